@@ -1,0 +1,121 @@
+"""The byte-level BPE vocabulary of a GGUF file; no torch here, the API process imports it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from instrumented_engine.model.chat import END, chatml_prompt
+from instrumented_engine.model.gguf_file import GgufFile, read_config
+from instrumented_engine.model.source import ModelUnavailable
+
+# Token types of the GGUF format.
+CONTROL = 3
+USER_DEFINED = 4
+
+END_TOKENS = (END, "<|endoftext|>")
+PRE_TOKENIZERS = {"smollm": (pre_tokenizers.Digits(individual_digits=True),), "gpt-2": (), "default": ()}
+DEFAULT_SYSTEM = re.compile(r"<\|im_start\|>system(?:\n|\\n)(.*?)<\|im_end\|>", re.DOTALL)
+
+
+class GgufTokenizer:
+    """Vocabulary read from a GGUF file.
+
+    Special tokens written out in a text are parsed as such, as the model's own tokenizer does. Chat prompts are
+    ChatML, with the default system message that the file's chat template names, if it names one.
+
+    Attributes:
+        eos_ids: Ids that end an answer: the file's end-of-text and end-of-turn ids and ChatML's.
+        vocab_size: Tokens in the vocabulary.
+        max_positions: Tokens the model can hold.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the vocabulary.
+
+        Raises:
+            ModelUnavailable: the file cannot be read, or its vocabulary is of an unsupported kind.
+        """
+        file = GgufFile(path)
+        config = read_config(file)
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        tokens: list[str] = file.require("tokenizer.ggml.tokens")
+        types: list[int] = file.get("tokenizer.ggml.token_type", [1] * len(tokens))
+        self._tokenizer = _build(file, tokens, types)
+        self._pieces = [b"" if kind == CONTROL else _piece(t) for t, kind in zip(tokens, types, strict=True)]
+        self.eos_ids = _eos_ids(file, tokens)
+        self._prefix = _prefix(file)
+        self._default_system = _default_system(file)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text; halves of surrogate pairs become ``?``."""
+        clean = text.encode("utf-8", errors="replace").decode("utf-8")
+        return self._prefix + self._tokenizer.encode(clean, add_special_tokens=False).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
+        return self.token_bytes(ids).decode("utf-8", errors="replace")
+
+    def token_bytes(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of ids, none for special tokens.
+
+        Raises:
+            IndexError: an id is not below ``vocab_size``.
+        """
+        return b"".join([self._pieces[token] for token in ids])
+
+    def chat_prompt(self, messages: Sequence[tuple[str, str]]) -> str:
+        """Return the messages in ChatML, ending where the assistant's answer starts."""
+        return chatml_prompt(messages, self._default_system)
+
+
+def _build(file: GgufFile, tokens: list[str], types: list[int]) -> Tokenizer:
+    model, pre = file.require("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre", "default")
+    if model != "gpt2" or pre not in PRE_TOKENIZERS:
+        raise ModelUnavailable(f"{file.path} has a vocabulary of kind {model}/{pre}, which is not supported.")
+    first, second = zip(*(merge.split(" ", 1) for merge in file.require("tokenizer.ggml.merges")), strict=True)
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(zip(first, second, strict=True))))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*PRE_TOKENIZERS[pre], byte_level])
+    for kind, special in ((CONTROL, True), (USER_DEFINED, False)):
+        names = [token for token, its_kind in zip(tokens, types, strict=True) if its_kind == kind]
+        tokenizer.add_tokens([AddedToken(name, special=special, normalized=False) for name in names])
+    return tokenizer
+
+
+def _eos_ids(file: GgufFile, tokens: list[str]) -> frozenset[int]:
+    named = [file.get(f"tokenizer.ggml.{end}_token_id", None) for end in ("eos", "eot")]
+    known = [index for index, token in enumerate(tokens) if token in END_TOKENS]
+    return frozenset([*(int(index) for index in named if index is not None), *known])
+
+
+def _prefix(file: GgufFile) -> list[int]:
+    if not file.get("tokenizer.ggml.add_bos_token", default=False):
+        return []
+    return [int(file.require("tokenizer.ggml.bos_token_id"))]
+
+
+def _default_system(file: GgufFile) -> str | None:
+    found = DEFAULT_SYSTEM.search(file.get("tokenizer.chat_template", ""))
+    return found[1] if found else None
+
+
+def _byte_alphabet() -> dict[str, int]:
+    # GPT-2 spells bytes that print as themselves and the others, in order, as the characters from U+0100.
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    shifted = {chr(0x100 + index): byte for index, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printing} | shifted
+
+
+ALPHABET = _byte_alphabet()
+
+
+def _piece(token: str) -> bytes:
+    try:
+        return bytes([ALPHABET[character] for character in token])
+    except KeyError:
+        return token.encode("utf-8")

@@ -147,6 +147,8 @@ EXPORTER: Final = Layout(
     role="exporter",
     slots=(
         "heartbeat_ns",
+        "source_pid",
+        "source_position",
         "records_read",
         "records_lost",
         "records_unsampled",

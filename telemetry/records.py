@@ -218,13 +218,14 @@ class RingWriter:
 class RingReader:
     """Reads the records of a ring in order, from the oldest that is still there."""
 
-    def __init__(self, page: memoryview, layout: Layout) -> None:
+    def __init__(self, page: memoryview, layout: Layout, position: int = 0) -> None:
         self._bytes = page
         self._slots = page.cast("Q")
         self._head = layout.ring_offset // 8
         self._first = layout.ring_offset + RING_HEADER_BYTES
         self._records = layout.ring_records
-        self._position = 0
+        self.position = position
+        """Records before this one were read or lost."""
         self.lost = 0
         """Records overwritten before this reader came to them, or torn by a writer that was killed."""
 
@@ -232,18 +233,18 @@ class RingReader:
         """All payloads written since the last call, at most ``limit``."""
         head = self._slots[self._head]
         oldest = max(head - self._records, 0)
-        if self._position < oldest:
-            self.lost += oldest - self._position
-            self._position = oldest
-        last = head if limit is None else min(head, self._position + limit)
+        if self.position < oldest:
+            self.lost += oldest - self.position
+            self.position = oldest
+        last = head if limit is None else min(head, self.position + limit)
         found = []
-        while self._position < last:
-            payload = self._read(self._position)
+        while self.position < last:
+            payload = self._read(self.position)
             if payload is None:
                 self.lost += 1
             else:
                 found.append(payload)
-            self._position += 1
+            self.position += 1
         return found
 
     def _read(self, position: int) -> bytes | None:

@@ -281,9 +281,9 @@ class Reader:
         values = self._slots[first : first + self.layout.histogram_slots].tolist()
         return values[:-1], values[-1]
 
-    def ring(self) -> RingReader:
-        """A new reader of the ring, from its oldest record."""
-        return RingReader(self._bytes, self.layout)
+    def ring(self, position: int = 0) -> RingReader:
+        """A new reader of the ring, from the first record that is still there at or after ``position``."""
+        return RingReader(self._bytes, self.layout, position)
 
     def endpoints(self) -> dict[str, str]:
         """Role -> endpoint, as the owner published them."""

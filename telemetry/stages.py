@@ -41,15 +41,9 @@ class Stamp(IntEnum):
 
 STAMP_COUNT: Final = len(Stamp)
 
-# The stamps that ride home from the core on the finished output, in wire order.
-CORE_STAMPS: Final = (
-    Stamp.INPUT_QUEUED,
-    Stamp.SCHEDULED,
-    Stamp.FIRST_SAMPLED,
-    Stamp.LAST_SAMPLED,
-    Stamp.OUTPUT_QUEUED,
-    Stamp.OUTPUT_FIRST_HANDED,
-)
+# The stamps that ride home from the core on the finished output, in wire order. Those of the output socket travel in
+# the last frame of every output message instead, where the message's own hand-over can be told.
+CORE_STAMPS: Final = (Stamp.INPUT_QUEUED, Stamp.SCHEDULED, Stamp.FIRST_SAMPLED, Stamp.LAST_SAMPLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +71,18 @@ OUTPUT_RECEIVE: Final = Stage("output_socket.receive", Stamp.OUTPUT_FIRST_HANDED
 STAGES: Final = (RECEIVE, DESERIALIZE, SCHEDULE, FORWARD, OUTPUT_SEND, OUTPUT_RECEIVE)
 REPEATED_STAGES: Final = (FORWARD, OUTPUT_SEND, OUTPUT_RECEIVE)
 """Stages that happen once per step or per output; their records carry a count, busy time and maximum."""
+
+
+class Phase(IntEnum):
+    """What the core's main thread is doing; the value of its page's ``phase`` slot."""
+
+    STARTING = 0
+    IDLE = 1
+    INPUT = 2
+    SCHEDULE = 3
+    FORWARD = 4
+    UPDATE = 5
+
 
 STEP_SPAN: Final = "engine.step"
 

@@ -90,9 +90,10 @@ class DecoderLayer(nn.Module):
     def _attend(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan, cache: KVCache) -> Tensor:
         config = self.config
         qkv: Tensor = self.qkv(x).view(len(x), -1, config.head_dim)
-        queries_keys, values = qkv.split((config.num_heads + config.num_kv_heads, config.num_kv_heads), dim=1)
-        rotated = rotate(queries_keys, cos, sin, interleaved=config.rope_interleaved)
-        queries, keys = rotated.split((config.num_heads, config.num_kv_heads), dim=1)
+        rotary_heads = config.num_heads + config.num_kv_heads
+        rotated = rotate(qkv[:, :rotary_heads], cos, sin, interleaved=config.rope_interleaved)
+        queries, keys = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
+        values = qkv[:, rotary_heads:]
         cache.write(self.index, plan.batch.cache_slots, keys, values)
         attended = paged_attention(queries, cache.keys[self.index], cache.values[self.index], plan)
         projected: Tensor = self.attn_out(attended.flatten(1))

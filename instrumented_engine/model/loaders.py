@@ -1,5 +1,6 @@
 """Weights into a ``Llama``."""
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,12 +48,7 @@ def load_model(source: ModelSource, device: torch.device | str, dtype: torch.dty
         return Llama(DUMMY_CONFIG, _dummy_weights(DUMMY_CONFIG, device, dtype))
     file = _open_gguf(source)
     config = _read_config(file)
-    try:
-        return Llama(config, _gguf_weights(file, config, device, dtype))
-    except RuntimeError as error:
-        if "size mismatch" not in str(error):
-            raise
-        raise ModelUnavailable(f"The tensors of {file.path} do not have the sizes its metadata says.") from error
+    return Llama(config, _gguf_weights(file, config, device, dtype))
 
 
 # The GGUF reader is an optional dependency which the dummy model does without.
@@ -76,10 +72,8 @@ def _gguf_weights(
     if tied:
         del parts["head.weight"]
     _refuse_unused(file, parts)
-    weights = {
-        name: torch.cat([torch.from_numpy(file.tensor(part)) for part in stacked]).to(device, dtype)
-        for name, stacked in parts.items()
-    }
+    shapes = _shapes(config)
+    weights = {name: _stack(file, stacked, shapes[name]).to(device, dtype) for name, stacked in parts.items()}
     if tied:
         weights["head.weight"] = weights["embed.weight"]
     return weights
@@ -91,6 +85,13 @@ def _gguf_parts(config: ModelConfig) -> dict[str, list[str]]:
         for ours, stacked in LAYER_PARTS.items():
             parts[f"layers.{index}.{ours}.weight"] = [f"blk.{index}.{part}.weight" for part in stacked]
     return parts
+
+
+def _stack(file: "GgufFile", names: list[str], shape: tuple[int, ...]) -> Tensor:
+    tensors = [torch.from_numpy(file.tensor(name)) for name in names]
+    if any(tensor.shape[1:] != shape[1:] for tensor in tensors) or sum(map(len, tensors)) != shape[0]:
+        raise ModelUnavailable(f"In {file.path}, {' and '.join(names)} do not have the sizes its metadata says.")
+    return torch.cat(tensors)
 
 
 def _refuse_unused(file: "GgufFile", parts: dict[str, list[str]]) -> None:
@@ -109,7 +110,7 @@ def _dummy_weights(config: ModelConfig, device: torch.device | str, dtype: torch
 def _dummy_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if len(shape) == 1:
         return torch.ones(shape)
-    return torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+    return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
 
 
 def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

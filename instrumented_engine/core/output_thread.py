@@ -1,0 +1,66 @@
+"""The thread that turns messages on the output queue into frames on the output socket."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import SimpleQueue
+
+import zmq
+
+from instrumented_engine import wire
+from telemetry.scoreboard import Writer
+
+OutputQueue = SimpleQueue[tuple[wire.OutputMessage, int] | None]
+"""Messages with the stamp of when they were queued; None ends the thread."""
+
+SEND_RETRY_MS = 200
+
+
+class OutputThread(threading.Thread):
+    """Encodes and sends. While the API process does not read, it waits here and the output queue grows."""
+
+    def __init__(self, socket: zmq.Socket[bytes], queue: OutputQueue, page: Writer) -> None:
+        super().__init__(name="core-output", daemon=True)
+        self._socket = socket
+        self._queue = queue
+        self._page = page
+        self._encode_time = page.histogram("output_encode")
+        self._send_time = page.histogram("output_send_call")
+        self._stopping = threading.Event()
+        self._sequence = 0
+
+    def stop(self) -> None:
+        """End the thread after what is queued, or at the next retry when nobody reads."""
+        self._stopping.set()
+        self._queue.put(None)
+
+    def run(self) -> None:
+        """Until ``stop``."""
+        self._page["output_thread_id"] = threading.get_native_id()
+        while (item := self._queue.get()) is not None:
+            message, queued_ns = item
+            self._page["output_queue_depth"] = self._queue.qsize()
+            started_ns = time.perf_counter_ns()
+            payload = wire.encode(message)
+            self._encode_time.observe(time.perf_counter_ns() - started_ns)
+            self._send(payload, queued_ns)
+
+    def _send(self, payload: bytes, queued_ns: int) -> None:
+        self._sequence += 1
+        started_ns = time.perf_counter_ns()
+        while not self._try_send(payload, queued_ns):
+            if self._stopping.is_set():
+                return
+        self._send_time.observe(time.perf_counter_ns() - started_ns)
+        self._page["output_bytes_sent"] += len(payload)
+        self._page["output_last_sent_ns"] = time.time_ns()
+        self._page["output_messages_sent"] = self._sequence
+
+    def _try_send(self, payload: bytes, queued_ns: int) -> bool:
+        """One attempt of SEND_RETRY_MS; the hand-over is stamped anew each time."""
+        try:
+            self._socket.send_multipart(wire.output_frames(payload, self._sequence, queued_ns))
+        except zmq.Again:
+            return False
+        return True

@@ -23,6 +23,7 @@ class EngineSettings:
     backlog: int = setting("accept queue asked for in listen(); the kernel caps it at net.core.somaxconn", 2048)
     keep_alive: int = setting("seconds an idle HTTP connection stays open; above that of any proxy in front", 75)
     device: str = setting("cpu or cuda; auto takes cuda when there is one", "auto")
+    dtype: str = setting("float32 or bfloat16", "float32")
     threads: int = setting("threads of a forward pass on the CPU; 0 lets torch choose", 0)
     max_num_seqs: int = setting("requests in one batch", 16)
     max_num_batched_tokens: int = setting("tokens in one step, prefill chunks included", 2048)
@@ -69,6 +70,8 @@ class EngineSettings:
             )
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"--device must be auto, cpu or cuda, not {self.device!r}")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"--dtype must be float32 or bfloat16, not {self.dtype!r}")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ValueError(f"--log-level must be debug, info, warning or error, not {self.log_level!r}")
         for flag, endpoint in (("--input-endpoint", self.input_endpoint), ("--output-endpoint", self.output_endpoint)):

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,10 +71,12 @@ class PageSources:
                 source.reader.close()
                 del self._sources[path]
         for path in pages(self._directory):
-            identity = (path, path.stat().st_ino)  # a later process may get the same pid, so the same file name
-            if path not in self._sources and identity not in self._done:
-                self._done.add(identity)
-                self._open(path)
+            with suppress(FileNotFoundError):
+                # A later process may get the same pid, so the same file name.
+                identity = (path, path.stat().st_ino)
+                if path not in self._sources and identity not in self._done:
+                    self._done.add(identity)
+                    self._open(path)
 
     def of_role(self, role: str) -> list[_Source]:
         """The open pages of one role."""

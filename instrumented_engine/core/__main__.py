@@ -47,7 +47,7 @@ def main() -> None:
         source = ModelSource.resolve(settings.model)
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        model = load_model(source, device, torch.float32 if device.type == "cpu" else torch.bfloat16)
+        model = load_model(source, device, getattr(torch, settings.dtype))
     except (PageError, ModelUnavailable, ValueError) as error:
         sys.exit(end_with_sentence("instrumented_engine.core", error))
     page["main_thread_id"] = threading.get_native_id()

@@ -7,14 +7,13 @@ import random
 import time
 from collections.abc import Sequence as Seq
 
-import torch
-
 from instrumented_engine import wire
 from instrumented_engine.core.blocks import Sequence
 from instrumented_engine.core.input_thread import InputQueue
 from instrumented_engine.core.output_thread import OutputQueue
 from instrumented_engine.core.runner import ModelRunner
 from instrumented_engine.core.scheduler import Chunk, Scheduler
+from instrumented_engine.model.sampler import make_generator
 from instrumented_engine.model.sampling import SamplingParams
 from telemetry.records import StepRecord
 from telemetry.scoreboard import Writer
@@ -196,18 +195,16 @@ class CoreLoop:
 def _new_sequence(message: wire.Submit, queued_ns: int) -> Sequence:
     """Raises ValueError with one sentence when the prompt cannot be used."""
     prompt = wire.unpack_tokens(message.prompt)
-    generator = None
-    if message.seed is not None:
-        generator = torch.Generator().manual_seed(message.seed)
+    sampling = SamplingParams(message.temperature, message.top_p, message.top_k, message.seed)
     return Sequence(
         request_id=message.request_id,
         tokens=prompt,
         prompt_length=len(prompt),
         max_tokens=message.max_tokens,
-        sampling=SamplingParams(message.temperature, message.top_p, message.top_k, message.seed),
+        sampling=sampling,
         stop_token_ids=frozenset(message.stop_token_ids),
         stamps=[queued_ns, 0, 0, 0],
         trace_id=message.trace_id,
         span_id=message.span_id,
-        generator=generator,
+        generator=make_generator(sampling),
     )

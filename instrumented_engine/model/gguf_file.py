@@ -2,7 +2,7 @@
 
 import struct
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,6 @@ from gguf import GGUFReader, dequantize
 
 from instrumented_engine.model.config import ModelConfig
 from instrumented_engine.model.source import ModelUnavailable
-
-T = TypeVar("T")
 
 ARCHITECTURE = "llama"
 
@@ -41,7 +39,7 @@ class GgufFile:
         """Names of all tensors in the file."""
         return frozenset(self._tensors)
 
-    def get(self, key: str, default: T) -> Any | T:
+    def get(self, key: str, default: Any = None) -> Any:
         """Return a metadata value, or ``default`` if the file has none under ``key``."""
         field = self._reader.fields.get(key)
         return default if field is None else field.contents()
@@ -52,7 +50,7 @@ class GgufFile:
         Raises:
             ModelUnavailable: the file has none under ``key``.
         """
-        value = self.get(key, None)
+        value = self.get(key)
         if value is None:
             raise ModelUnavailable(f"The GGUF file {self.path} lacks the metadata {key}.")
         return value

@@ -87,7 +87,7 @@ def _build(file: GgufFile, tokens: list[str], types: list[int]) -> Tokenizer:
 
 
 def _eos_ids(file: GgufFile, tokens: list[str]) -> frozenset[int]:
-    named = [file.get(f"tokenizer.ggml.{end}_token_id", None) for end in ("eos", "eot")]
+    named = [file.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
     known = [index for index, token in enumerate(tokens) if token in END_TOKENS]
     return frozenset([*(int(index) for index in named if index is not None), *known])
 

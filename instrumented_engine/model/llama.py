@@ -52,7 +52,12 @@ class Llama(nn.Module):
         return self.embed.weight.dtype
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into ``cache`` and return logits ``[S, vocab] float32``."""
+        """Write the batch's keys and values into ``cache`` and return logits ``[S, vocab] float32``.
+
+        Raises:
+            IndexError: on the CPU, an id is not in the vocabulary, a position is not below ``max_positions`` or a
+                slot is not in the cache. CUDA only reports these later and then unusably: check them beforehand.
+        """
         with torch.inference_mode():
             plan = plan_attention(batch)
             cos, sin = self.rope[batch.positions].unbind(1)

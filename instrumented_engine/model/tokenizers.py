@@ -82,9 +82,7 @@ class IncrementalDecoder:
 
     def finish(self) -> str:
         """Return what was held back: U+FFFD if the ids ended within a character. The decoder is then empty."""
-        rest = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
-        return rest
+        return self._utf8.decode(b"", final=True)
 
 
 def load_tokenizer(source: ModelSource) -> Tokenizer:

@@ -1,0 +1,5 @@
+"""``python -m enginescope``."""
+
+from enginescope.cli import app
+
+app()

@@ -1,0 +1,130 @@
+"""The ``enginescope`` command."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from enginescope import __version__
+
+app = typer.Typer(
+    help="See why an LLM inference engine is slow, stuck or refusing connections.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_BAD_INPUT = 2
+
+
+def _fail(error: Exception, status: int = _BAD_INPUT) -> typer.Exit:
+    typer.echo(f"enginescope: {error}", err=True)
+    return typer.Exit(status)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"enginescope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """See why an LLM inference engine is slow, stuck or refusing connections."""
+
+
+@app.command()
+def up(
+    model: Annotated[str, typer.Option(help="smollm2, dummy, or the path of a .gguf file.")] = "smollm2",
+    name: Annotated[str, typer.Option(help="Value of the `engine` label.")] = "demo",
+    engine_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    sidecar_port: Annotated[int, typer.Option(min=1, max=65535)] = 9177,
+    prometheus_port: Annotated[int, typer.Option(min=1, max=65535)] = 9090,
+    alertmanager_port: Annotated[int, typer.Option(min=1, max=65535)] = 9093,
+    page_receiver_port: Annotated[int, typer.Option(min=1, max=65535)] = 9095,
+    otlp_port: Annotated[int, typer.Option(min=1, max=65535)] = 4318,
+    seconds: Annotated[float, typer.Option("--for", min=0, help="Stop after so many seconds; 0: run on.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, max=1000, help="Built-in traffic, requests a second.")] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
+    engine_flag: Annotated[
+        list[str] | None, typer.Option(help="A flag for the engine, such as --engine-flag=--backlog=128.")
+    ] = None,
+) -> None:
+    """Start engine, span exporter, sidecar, Prometheus, Alertmanager and page receiver, and watch them.
+
+    Everything listens on 127.0.0.1. Ctrl-C stops all of it. A process that dies is started again.
+    """
+    from enginescope.services import Ports
+    from enginescope.up import Options, Session, UpError
+    from telemetry.scoreboard import PageError
+
+    ports = Ports(engine_port, sidecar_port, prometheus_port, alertmanager_port, page_receiver_port, otlp_port)
+    options = Options(model, name, ports, seconds, rate, as_json, tuple(engine_flag or ()))
+    try:
+        status = Session(options).run()
+    except (UpError, PageError) as error:
+        raise _fail(error) from error
+    raise typer.Exit(status)
+
+
+@app.command()
+def drill(
+    names: Annotated[list[str], typer.Argument(help="Failures to break on purpose, or `all`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
+) -> None:
+    """Break the running stack on purpose and wait for the page.
+
+    Only works on a stack that `enginescope up` started, and restores what it broke.
+    """
+    from enginescope.drill import DrillError, run_drills
+    from enginescope.stack import Stack, StackError
+    from telemetry.scoreboard import runtime_directory
+
+    console = Console(stderr=as_json, highlight=False)
+    try:
+        results = run_drills(names, Stack.load(runtime_directory()), console.print)
+    except (StackError, DrillError) as error:
+        raise _fail(error) from error
+    if as_json:
+        typer.echo(json.dumps({"drills": [result.as_dict() for result in results]}))
+    raise typer.Exit(0 if all(result.paged for result in results) else 1)
+
+
+@app.command()
+def trace(
+    wanted: Annotated[str, typer.Argument(help="last, slow, or a trace or request id.")] = "last",
+) -> None:
+    """Show a request's six stages as a waterfall, from shared memory alone."""
+    from enginescope.trace import TraceError, choose, read_records, waterfall
+    from telemetry.scoreboard import runtime_directory
+
+    try:
+        record = choose(read_records(runtime_directory()), wanted)
+    except TraceError as error:
+        raise _fail(error, 1) from error
+    Console(highlight=False).print(waterfall(record))
+
+
+@app.command()
+def load(
+    url: Annotated[str, typer.Option(help="The engine.")] = "http://127.0.0.1:8000",
+    rate: Annotated[float, typer.Option(min=0.01, max=10000, help="Requests a second.")] = 1,
+    seconds: Annotated[float, typer.Option(min=0, help="How long; 0: until SIGTERM.")] = 30,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to ask for.")] = 32,
+) -> None:
+    """Send requests of every kind at a steady rate; print one JSON object for each."""
+    from enginescope.load import Generator
+
+    generator = Generator(url, rate, seconds, max_tokens)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: generator.stop())
+    for result in generator.results():
+        typer.echo(json.dumps(asdict(result), ensure_ascii=False))

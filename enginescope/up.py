@@ -1,0 +1,326 @@
+"""``enginescope up``: start the whole stack, prove that it works, then show what it does until it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from enginescope import toolchain
+from enginescope.pages import Page, format_page
+from enginescope.probe import ProbeError, get, post, query, samples, total
+from enginescope.services import HOST, Part, Plan, Ports, own_sink, parts, service
+from enginescope.stack import MARKER, Stack, StackError, hold_file
+from enginescope.supervisor import Service, Supervisor
+from telemetry.scoreboard import runtime_directory
+from telemetry.stages import STAGES
+
+_READY_SECONDS: Final = 180
+_SPANS_SECONDS: Final = 15
+_BAD_INPUT: Final = 2
+
+
+class UpError(Exception):
+    """The stack cannot start; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked on the command line."""
+
+    model: str
+    engine: str
+    ports: Ports
+    seconds: float
+    """0: until stopped."""
+    rate: float
+    """Requests a second of the built-in traffic; 0 for none."""
+    as_json: bool
+    engine_flags: tuple[str, ...] = ()
+
+
+@dataclass
+class Traffic:
+    """What the built-in traffic has done."""
+
+    sent: int = 0
+    trace_ids: list[str] = field(default_factory=list)
+    """Of the requests that went well."""
+    last_error: str = ""
+    answer: str = ""
+
+    def take(self, line: str) -> None:
+        """One line of the load generator: a Result as JSON."""
+        try:
+            result = json.loads(line)
+        except ValueError:
+            self.last_error = line
+            return
+        self.sent += 1
+        if result["ok"]:
+            self.trace_ids.append(result["trace_id"])
+            self.answer = result["text"]
+        else:
+            self.last_error = result["error"] or f"HTTP {result['status']}: {result['text'][:200]}"
+
+
+class Session:
+    """One run of ``up``."""
+
+    def __init__(self, options: Options) -> None:
+        """Check what can be checked before anything starts.
+
+        Raises:
+            UpError: a busy port, or a stack that runs already.
+        """
+        self._options = options
+        self._console = Console(stderr=options.as_json, soft_wrap=True, highlight=False)
+        self._stopping = False
+        self._runtime_dir = runtime_directory(create=True)
+        self._check_free()
+        self._work_dir = Path(tempfile.mkdtemp(prefix="enginescope-"))
+        self._plan = Plan(
+            options.engine,
+            options.model,
+            options.ports,
+            self._runtime_dir,
+            self._work_dir,
+            options.engine_flags,
+            paging=not self._missing_tools(),
+        )
+        self._parts = list(parts(self._plan))
+        self._supervisor = Supervisor(self._say, lambda name: hold_file(self._runtime_dir, name).exists())
+        self._ready: dict[str, bool] = dict.fromkeys((part.name for part in self._parts), False)
+        self._traffic = Traffic()
+        self._next_page = 0
+        self._pages = 0
+
+    def run(self) -> int:
+        """Start, show, stop; the exit status."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._stop)
+        try:
+            self._start()
+            if not self._stopping:
+                self._announce()
+                self._watch()
+                self._finish()
+        finally:
+            self._clean_up()
+        return 0 if all(self._ready.values()) or self._stopping else 1
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        self._say(f"{signal.Signals(number).name}: stopping everything")
+        self._stopping = True
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def _check_free(self) -> None:
+        try:
+            running = Stack.load(self._runtime_dir)
+        except StackError:
+            pass
+        else:
+            raise UpError(
+                f"a stack is already running (pid {running.pid}, runtime directory {self._runtime_dir}); "
+                f"stop it, or set ENGINESCOPE_RUNTIME_DIR and other ports for a second one"
+            )
+        if busy := self._options.ports.busy():
+            which = ", ".join(map(str, busy))
+            raise UpError(f"in use on {HOST}: port {which}; free it or choose others (see `enginescope up --help`)")
+
+    def _missing_tools(self) -> list[str]:
+        needed = [tool for tool in toolchain.missing() if tool in ("prometheus", "alertmanager")]
+        if needed:
+            self._say(
+                f"going on without paging: {' and '.join(needed)} not found; run `make install`, or install Debian's "
+                f"packages prometheus and prometheus-alertmanager"
+            )
+        return needed
+
+    def _start(self) -> None:
+        for part in self._parts:
+            hold_file(self._runtime_dir, part.name).unlink(missing_ok=True)
+            if part.command:
+                self._supervisor.start(service(part, self._plan))
+        deadline = time.monotonic() + _READY_SECONDS
+        while not self._stopping and not all(self._ready.values()):
+            self._supervisor.poll()
+            self._check_refused()
+            for part in self._parts:
+                if not self._ready[part.name] and part.is_ready():
+                    self._ready[part.name] = True
+                    self._say(f"  ready  {part.name:14} {part.what}")
+            if time.monotonic() > deadline:
+                late = ", ".join(name for name, ready in self._ready.items() if not ready)
+                raise UpError(f"not ready after {_READY_SECONDS} s: {late}; logs are in {self._keep_logs()}")
+
+    def _check_refused(self) -> None:
+        """A process that ends with status 2 refused its input; its last line says why."""
+        for running in self._supervisor.services.values():
+            if running.status == _BAD_INPUT and running.tail:
+                raise UpError(f"{running.name} did not start: {running.tail[-1]}")
+
+    def _keep_logs(self) -> Path:
+        kept = Path(tempfile.mkdtemp(prefix="enginescope-logs-"))
+        for log in self._work_dir.glob("*.log"):
+            shutil.copy(log, kept)
+        return kept
+
+    def _announce(self) -> None:
+        pids = {name: running.pid for name, running in self._supervisor.services.items()}
+        Stack(os.getpid(), self._plan.engine, vars(self._plan.ports).copy(), pids, str(self._runtime_dir)).save()
+        port = self._plan.ports.engine
+        self._say(
+            "\nAsk it something:\n\n"
+            f"  curl -s http://{HOST}:{port}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+            '    -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], '
+            '"temperature": 0, "max_tokens": 32}\'\n\n'
+            "Then, in another terminal: `enginescope trace last` for its six stages, and\n"
+            "`enginescope drill tcp_backlog_full` to break the accept queue and be paged. Ctrl-C stops everything.\n"
+        )
+        if self._options.rate:
+            self._start_traffic()
+
+    def _start_traffic(self) -> None:
+        options = ("--rate", str(self._options.rate), "--max-tokens", "24", "--seconds", "0")
+        url = f"http://{HOST}:{self._plan.ports.engine}"
+        part = Part("load", "", lambda: True, [sys.executable, "-m", "enginescope", "load", "--url", url, *options])
+        load = service(part, self._plan)
+        load.on_line = self._traffic.take
+        load.restart = False
+        self._supervisor.start(load)
+
+    def _watch(self) -> None:
+        end = time.monotonic() + (self._options.seconds or float("inf"))
+        interactive = self._console.is_terminal
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            shown = 0.0
+            while not self._stopping and time.monotonic() < end:
+                self._supervisor.poll(0.5)
+                self._update_pids()
+                self._show_pages()
+                if interactive:
+                    live.update(Text(self._status_line()), refresh=True)
+                elif time.monotonic() - shown > 10:
+                    shown = time.monotonic()
+                    self._say(self._status_line())
+
+    def _update_pids(self) -> None:
+        """Keep the marker true after restarts: drills signal these process groups."""
+        try:
+            marker = Stack.load(self._runtime_dir)
+        except StackError:
+            return
+        pids = {name: running.pid for name, running in self._supervisor.services.items() if running.restart}
+        if pids != marker.pids:
+            Stack(marker.pid, marker.engine, marker.ports, pids, marker.runtime_dir).save()
+
+    def _show_pages(self) -> None:
+        for page in self._new_pages():
+            self._next_page = page.id
+            self._pages += page.status == "firing"
+            self._say(format_page(page))
+
+    def _new_pages(self) -> list[Page]:
+        try:
+            raw = get(self._plan.ports.page_receiver, f"/pages?since={self._next_page}", timeout=1.0)
+        except ProbeError:
+            return []
+        return msgspec.json.decode(raw, type=list[Page])
+
+    def _status_line(self) -> str:
+        try:
+            found = samples(self._plan.ports.sidecar)
+        except ProbeError as error:
+            return f"sidecar: {error}"
+        port = str(self._plan.ports.engine)
+
+        def value(name: str, **labels: str) -> str:
+            number = total(found, f"enginescope_{name}", **labels)
+            return "?" if number is None else f"{number:.0f}"
+
+        depth, limit = value("listener_accept_queue_depth", port=port), value("listener_accept_queue_limit", port=port)
+        return (
+            f"engine {'up' if value('engine_up') == '1' else 'DOWN'} | "
+            f"requests ok {value('requests_total', outcome='ok')} in flight {value('requests_inflight')} | "
+            f"running {value('requests_running')} waiting {value('requests_waiting')} | "
+            f"accept queue {depth}/{limit} drops {value('listener_drops_total', port=port)} | "
+            f"connections {value('connections', port=port, state='established')} | pages {self._pages}"
+        )
+
+    def _finish(self) -> None:
+        """Let open requests end and their spans arrive, then say what happened."""
+        load = self._supervisor.services.get("load")
+        if self._options.seconds and load is not None and load.pid:
+            self._drain(load)
+        spans = self._count_spans()
+        summary = {
+            "ready": self._ready,
+            "requests": {"sent": self._traffic.sent, "ok": len(self._traffic.trace_ids)},
+            "spans": spans,
+            "series": self._count_series(),
+            "pages": self._pages,
+        }
+        if self._traffic.last_error:
+            self._say(f"last failed request: {self._traffic.last_error}")
+        if self._options.as_json:
+            print(json.dumps(summary), flush=True)
+        elif self._options.seconds:
+            self._say(json.dumps(summary, indent=2))
+
+    def _drain(self, load: Service) -> None:
+        os.killpg(load.pid, signal.SIGTERM)
+        self._until(lambda: load.status is not None)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _SPANS_SECONDS
+        while not self._stopping and not condition() and time.monotonic() < deadline:
+            self._supervisor.poll(0.2)
+
+    def _count_spans(self) -> dict[str, int] | None:
+        """Spans of the traffic's traces as the OTLP endpoint has them; None when that is somebody else's."""
+        if not own_sink():
+            return None
+        wanted = {"trace_ids": self._traffic.trace_ids}
+        counts: dict[str, Any] = {}
+
+        def all_there() -> bool:
+            counts.update(post(self._plan.ports.otlp, "/api/counts", wanted))
+            return all(counts.get(stage.span_name, 0) >= len(self._traffic.trace_ids) for stage in STAGES)
+
+        try:
+            self._until(all_there)
+        except ProbeError as error:
+            self._say(f"cannot count spans: {error}")
+        return {stage.span_name: counts.get(stage.span_name, 0) for stage in STAGES}
+
+    def _count_series(self) -> int:
+        if not self._plan.paging:
+            return 0
+        expression = f'count(%7B__name__=~"enginescope_.%2B",engine="{self._plan.engine}"%7D)'
+        try:
+            return int(query(self._plan.ports.prometheus, expression) or 0)
+        except ProbeError as error:
+            self._say(f"cannot count series: {error}")
+            return 0
+
+    def _clean_up(self) -> None:
+        (self._runtime_dir / MARKER).unlink(missing_ok=True)
+        self._supervisor.stop()
+        shutil.rmtree(self._work_dir, ignore_errors=True)

@@ -110,7 +110,8 @@ def trace(
         record = choose(read_records(runtime_directory()), wanted)
     except TraceError as error:
         raise _fail(error, 1) from error
-    Console(highlight=False).print(waterfall(record))
+    console = Console(highlight=False)
+    console.print(waterfall(record, console.width))
 
 
 @app.command()

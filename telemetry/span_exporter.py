@@ -53,6 +53,8 @@ class _Source:
     reader: Reader
     ring: RingReader
     lost: int = 0
+    dead: bool = False
+    """Its owner had ended before the last read, so that nothing can follow."""
 
 
 class PageSources:
@@ -64,19 +66,24 @@ class PageSources:
         self._sources: dict[Path, _Source] = {}
         self._done: set[tuple[Path, int]] = set()
 
-    def refresh(self) -> None:
-        """Open new pages; forget those whose owner is gone and whose records were all read."""
-        for path, source in list(self._sources.items()):
-            if source.reader.liveness() is not Liveness.ALIVE or not path.exists():
-                source.reader.close()
-                del self._sources[path]
+    def open_new(self) -> None:
+        """Open pages that appeared, those of dead processes too: their last records are still there."""
+        for source in self._sources.values():
+            source.dead = source.reader.liveness() is not Liveness.ALIVE
         for path in pages(self._directory):
             with suppress(FileNotFoundError):
                 # A later process may get the same pid, so the same file name.
                 identity = (path, path.stat().st_ino)
-                if path not in self._sources and identity not in self._done:
+                if identity not in self._done:
                     self._done.add(identity)
                     self._open(path)
+
+    def forget_dead(self) -> None:
+        """Close the pages of processes that had ended before their records were read."""
+        for path, source in list(self._sources.items()):
+            if source.dead:
+                source.reader.close()
+                del self._sources[path]
 
     def of_role(self, role: str) -> list[_Source]:
         """The open pages of one role."""
@@ -112,6 +119,7 @@ class SpanPump:
     def run_once(self) -> None:
         """Export everything that the rings hold now."""
         self._page["heartbeat_ns"] = time.time_ns()
+        self._sources.open_new()
         for source in self._sources.of_role(SIDECAR.role):
             self._history.extend(KernelSample.unpack(payload) for payload in source.ring.drain())
         for source in self._sources.of_role(API.role):
@@ -119,7 +127,7 @@ class SpanPump:
         for source in self._sources.of_role(CORE.role):
             steps = join_steps(StepRecord.unpack(payload) for payload in source.ring.drain())
             self._export([step_span(step, self._process_resource(source.reader)) for step in steps])
-        self._sources.refresh()
+        self._sources.forget_dead()
 
     def _pump_requests(self, source: _Source) -> None:
         resources = Resources(self._process_resource(source.reader), self._core_resource())
@@ -215,7 +223,6 @@ def main() -> None:
     pump = SpanPump(sources, exporter, TracerProvider(shutdown_on_exit=False), page)
     # A ring holds 4096 records: at 1000 requests a second the SDK's default of 5 s would lose some.
     interval = int(os.environ.get("OTEL_BSP_SCHEDULE_DELAY", "500")) / 1000
-    sources.refresh()
     while not stopping.wait(interval):
         pump.run_once()
     pump.run_once()

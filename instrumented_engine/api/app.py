@@ -40,7 +40,10 @@ def build_app(client: CoreClient, tokenizer: Tokenizer, model_name: str, page: W
     async def health() -> JSONResponse:
         """200 while a core takes requests."""
         if client.max_model_len is None:
-            raise ApiError(OVERLOAD, "the engine has no running core")
+            error = ApiError(OVERLOAD, "the engine has no running core")
+            return JSONResponse(
+                error.body(), OVERLOAD.status, error.headers()
+            )  # not logged: this is asked all the time
         return JSONResponse({"status": "ok"})
 
     @app.get("/version")

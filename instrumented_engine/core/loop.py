@@ -69,14 +69,17 @@ class CoreLoop:
 
     def _take_input(self) -> None:
         """Everything that is queued; wait for something when there is no other work."""
-        self._set_phase(Phase.INPUT if self._scheduler.has_work else Phase.IDLE)
-        while not self._input.empty() or not (self._scheduler.has_work or self._stopping):
+        while True:
+            if self._input.empty():
+                self._publish_finished()
+                if self._scheduler.has_work or self._stopping:
+                    return
+                self._set_phase(Phase.IDLE)
             item = self._input.get()
             self._set_phase(Phase.INPUT)
             self._page["input_queue_depth"] = self._input.qsize()
             if item is not None:
                 self._handle(*item)
-        self._publish_finished()
 
     def _handle(self, message: wire.InputMessage, queued_ns: int) -> None:
         self._input_wait.observe(time.time_ns() - queued_ns)

@@ -3,6 +3,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.conftest import eventually, running
 
 WRITE_AND_WAIT = """
 import sys, time
+from collections.abc import Iterator
 from pathlib import Path
 from telemetry.layout import API
 from telemetry.scoreboard import Writer
@@ -33,10 +35,10 @@ def the_page(directory: Path) -> Path:
 
 
 @pytest.fixture
-def other_process(tmp_path: Path) -> subprocess.Popen[str]:
+def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     with running(sys.executable, "-c", WRITE_AND_WAIT, str(tmp_path)) as process:
         the_page(tmp_path)
-        yield process  # type: ignore[misc]
+        yield process
 
 
 def test_slots_histograms_and_endpoints(tmp_path: Path) -> None:
@@ -155,6 +157,25 @@ def test_a_forked_child_writes_to_its_own_page(tmp_path: Path) -> None:
     assert sum(found[f"api-{os.getpid()}.page"].histogram("receive")[0]) == 0
     childs = found[f"api-{child}.page"]
     assert (childs["requests_ok"], childs.header.pid, childs.liveness()) == (9, child, Liveness.DEAD)
+
+
+READ_OWN_PAGE = """
+import sys, time
+from pathlib import Path
+from telemetry.layout import API
+from telemetry.scoreboard import Reader, Writer
+page = Writer(Path(sys.argv[1]), API)
+Reader(page.path).close()
+page["requests_ok"] = 42
+time.sleep(60)
+"""
+
+
+def test_reading_its_own_page_does_not_drop_a_writers_lock(tmp_path: Path) -> None:
+    with running(sys.executable, "-c", READ_OWN_PAGE, str(tmp_path)) as process:
+        reader = Reader(the_page(tmp_path))
+        eventually("the value", lambda: reader["requests_ok"] == 42)
+        assert reader.owner() == process.pid
 
 
 def test_remove_stale_keeps_the_living(tmp_path: Path, other_process: subprocess.Popen[str]) -> None:

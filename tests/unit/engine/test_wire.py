@@ -1,0 +1,129 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instrumented_engine import wire
+
+ids = st.integers(0, 2**63 - 1)
+tokens = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50)
+submits = st.builds(
+    wire.Submit,
+    request_id=ids,
+    prompt=tokens.map(wire.pack_tokens),
+    max_tokens=st.integers(1, 1000),
+    temperature=st.floats(0, 2),
+    top_p=st.floats(0.01, 1),
+    top_k=st.integers(0, 100),
+    seed=st.none() | ids,
+    stop_token_ids=st.lists(st.integers(0, 300), max_size=4),
+    trace_id=st.binary(min_size=16, max_size=16),
+    span_id=st.binary(min_size=8, max_size=8),
+)
+aborts = st.builds(wire.Abort, st.lists(ids, max_size=20))
+finished = st.builds(
+    wire.Finished,
+    ids,
+    st.sampled_from(["stop", "length", "abort", "error"]),
+    st.lists(ids, min_size=4, max_size=4),
+    st.tuples(ids, ids, ids),
+    st.integers(0, 100),
+    st.text(max_size=40),
+)
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> wire.Outputs:
+    produced = draw(st.lists(st.tuples(ids, st.integers(0, 2**31 - 1)), max_size=20))
+    return wire.Outputs(
+        0,
+        wire.pack_ids([request_id for request_id, _ in produced]),
+        wire.pack_tokens([token for _, token in produced]),
+        draw(st.lists(finished, max_size=5)),
+    )
+
+
+readies = st.builds(wire.Ready, st.integers(0, 8), ids, st.text(max_size=40), st.integers(1, 10000))
+
+
+@given(submits | aborts)
+def test_input_round_trip(message: wire.InputMessage) -> None:
+    frames, handed_ns = wire.input_frames(wire.encode(message))
+    assert wire.decode_input(frames) == message
+    assert int.from_bytes(frames[1], "little") == handed_ns
+
+
+@given(outputs() | readies, ids, ids)
+def test_output_round_trip(message: wire.OutputMessage, sequence: int, queued_ns: int) -> None:
+    decoded, handover = wire.decode_output(wire.output_frames(wire.encode(message), sequence, queued_ns))
+    assert decoded == message
+    assert (handover.sequence, handover.queued_ns) == (sequence, queued_ns)
+    assert handover.handed_ns > 0
+
+
+@given(tokens)
+def test_token_columns(values: list[int]) -> None:
+    assert wire.unpack_tokens(wire.pack_tokens(values)) == values
+
+
+def test_id_columns() -> None:
+    assert wire.unpack_ids(wire.pack_ids([0, 2**63 - 1])) == [0, 2**63 - 1]
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4))
+def test_garbage_frames_raise_wire_error_only(frames: list[bytes]) -> None:
+    for decode in (wire.decode_input, wire.decode_output):
+        with pytest.raises(wire.WireError):
+            decode(frames)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_payloads_raise_wire_error_only(payload: bytes) -> None:
+    for decode, size in ((wire.decode_input, 8), (wire.decode_output, 24)):
+        try:
+            decode([payload, bytes(size)])
+        except wire.WireError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"request_id": -1},
+        {"max_tokens": 0},
+        {"temperature": -0.5},
+        {"top_p": 0.0},
+        {"trace_id": b"short"},
+        {"prompt": b""},
+    ],
+)
+def test_values_that_would_break_the_core_are_refused(change: dict[str, object]) -> None:
+    good = {
+        "request_id": 1,
+        "prompt": wire.pack_tokens([1]),
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "seed": None,
+        "stop_token_ids": [],
+        "trace_id": bytes(16),
+        "span_id": bytes(8),
+    }
+    fields = wire.Submit.__struct_fields__
+
+    def decode(values: dict[str, object]) -> object:
+        payload = msgspec.msgpack.encode(["submit", *(values[name] for name in fields)])
+        return wire.decode_input([payload, bytes(8)])
+
+    assert isinstance(decode(good), wire.Submit)
+    with pytest.raises(wire.WireError, match="undecodable"):
+        decode(good | change)
+
+
+def test_columns_must_agree() -> None:
+    message = wire.Outputs(0, wire.pack_ids([1, 2]), wire.pack_tokens([1]), [])
+    with pytest.raises(wire.WireError, match="columns of different length"):
+        wire.decode_output(wire.output_frames(wire.encode(message), 1, 1))
+    with pytest.raises(wire.WireError, match="cut off"):
+        wire.unpack_tokens(b"12345")

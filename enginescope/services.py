@@ -21,6 +21,7 @@ from telemetry.scoreboard import Liveness, PageError, Reader, pages
 
 HOST: Final = "127.0.0.1"
 _DEADMAN_SECONDS: Final = 15
+_NEVER_SECONDS: Final = 10**9  # without Prometheus there is no Watchdog to miss
 _OTLP_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -124,7 +125,7 @@ def _receivers(plan: Plan) -> Iterator[Part]:
         _python(
             "enginescope.page_receiver",
             *("--listen", f"{HOST}:{ports.page_receiver}"),
-            *("--deadman-timeout", str(_DEADMAN_SECONDS)),
+            *("--deadman-timeout", str(_DEADMAN_SECONDS if plan.paging else _NEVER_SECONDS)),
         ),
     )
 

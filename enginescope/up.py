@@ -289,8 +289,9 @@ class Session:
         self._until(lambda: load.status is not None)
 
     def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something, but not when the operator is waiting for us."""
         deadline = time.monotonic() + _SPANS_SECONDS
-        while not self._stopping and not condition() and time.monotonic() < deadline:
+        while not condition() and not self._stopping and time.monotonic() < deadline:
             self._supervisor.poll(0.2)
 
     def _count_spans(self) -> dict[str, int] | None:

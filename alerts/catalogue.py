@@ -1,0 +1,86 @@
+"""The failures there are alerts for, read from the folders beside this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).parent
+BUILT: Final = ROOT / "built" / "enginescope.rules.yaml"
+
+_ACRONYMS: Final = frozenset({"tcp", "syn", "gpu", "slo"})
+
+
+class AlertError(Exception):
+    """A failure folder that cannot be used; the message is one sentence."""
+
+
+def alert_name(failure: str) -> str:
+    """Name of the alert of a failure: ``tcp_backlog_full`` -> ``TCPBacklogFull``."""
+    return "".join(word.upper() if word in _ACRONYMS else word.capitalize() for word in failure.split("_"))
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One failure folder."""
+
+    name: str
+    """The failure, which is the folder's name."""
+    alert: str
+    severity: str
+    folder: Path
+    rules: tuple[dict[str, Any], ...]
+    """Recording rules, then the alerting rule, as written in ``rule.yaml``."""
+
+    @property
+    def rule_file(self) -> Path:
+        """The rules as people write them."""
+        return self.folder / "rule.yaml"
+
+    @property
+    def test_files(self) -> tuple[Path, ...]:
+        """The promtool tests; each runs at one scrape interval."""
+        return tuple(sorted(self.folder.glob("test*.yaml")))
+
+    @property
+    def runbook(self) -> Path:
+        """What to do when it fires."""
+        return self.folder / "runbook.md"
+
+
+def folders(root: Path = ROOT) -> list[Path]:
+    """The failure folders in alphabetical order."""
+    return sorted(
+        path for path in root.iterdir() if path.is_dir() and path.name != "built" and path.name[0] not in "_."
+    )
+
+
+def alerts(root: Path = ROOT) -> list[Alert]:
+    """Every failure folder, read.
+
+    Raises:
+        AlertError: a ``rule.yaml`` is missing, is not YAML, or does not hold exactly one alert of the right name.
+    """
+    return [_read(folder) for folder in folders(root)]
+
+
+def _read(folder: Path) -> Alert:
+    path = folder / "rule.yaml"
+    try:
+        rules = yaml.safe_load(path.read_text())["rules"]
+        alerting = [rule for rule in rules if "alert" in rule]
+        names = [rule["alert"] for rule in alerting]
+    except OSError as error:
+        raise AlertError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise AlertError(f"{path} does not have a list of rules under `rules:`") from error
+    expected = alert_name(folder.name)
+    if names != [expected]:
+        raise AlertError(f"{path} must hold exactly one alert, {expected}, not {', '.join(map(str, names)) or 'none'}")
+    severity = alerting[0].get("labels", {}).get("severity")
+    if not severity:
+        raise AlertError(f"{path} gives {expected} no severity")
+    return Alert(folder.name, expected, severity, folder, tuple(rules))

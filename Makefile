@@ -38,6 +38,7 @@ check: install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m alerts.build --check
+	$(BIN)/python -m telemetry.reference --check
 
 drill: install
 	$(BIN)/enginescope drill all --json $(ARGS)

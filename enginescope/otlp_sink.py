@@ -186,7 +186,7 @@ def serve(host: str, port: int, store: SpanStore) -> ThreadingHTTPServer:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    settings = parse_or_exit(SinkSettings, "enginescope.otlp_sink")
+    settings = parse_or_exit(SinkSettings, "enginescope.otlp_sink", "ENGINESCOPE_SINK_")
     host, _, port = settings.listen.rpartition(":")
     try:
         server = serve(host, int(port), SpanStore(settings.keep_traces))

@@ -30,6 +30,8 @@ class Metric:
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
+    coarse: bool = False
+    """A histogram of inner workings: exported with one bucket a decade, to keep an engine below 350 series."""
 
 
 def _counter(name: str, help_text: str, *labels: str) -> Metric:
@@ -40,8 +42,8 @@ def _gauge(name: str, help_text: str, *labels: str) -> Metric:
     return Metric(f"enginescope_{name}", Kind.GAUGE, help_text, labels)
 
 
-def _histogram(name: str, help_text: str, *labels: str) -> Metric:
-    return Metric(f"enginescope_{name}", Kind.HISTOGRAM, help_text, labels)
+def _histogram(name: str, help_text: str, *labels: str, coarse: bool = False) -> Metric:
+    return Metric(f"enginescope_{name}", Kind.HISTOGRAM, help_text, labels, coarse)
 
 
 # --- the sidecar itself
@@ -68,7 +70,7 @@ ENGINE_UP: Final = _gauge("engine_up", "1 when a process of the engine is there,
 ENGINE_FOUND: Final = _counter("engine_found", "Times a new engine process was found, the first included.")
 PROCESS_UP: Final = _gauge("process_up", "1 when the process is alive, 0 when it died or left.", "process")
 PROCESS_STATE: Final = _gauge(
-    "process_state", "1 for the scheduler state the main thread is in (/proc/PID/stat).", "process", "state"
+    "process_state", "1 while the process is stopped, or in uninterruptible sleep (/proc/PID/stat).", "process", "state"
 )
 PROCESS_CPU: Final = _counter("process_cpu_seconds", "User and system CPU time.", "process")
 PROCESS_RSS: Final = _gauge("process_resident_memory_bytes", "Resident set size.", "process")
@@ -156,14 +158,19 @@ OUTPUT_UNRECEIVED_AGE: Final = _gauge(
     "output_unreceived_age_seconds",
     "How long output messages have been waiting without any being received; 0 when none.",
 )
-OUTPUT_TRANSIT: Final = _histogram("output_transit_seconds", "Output message handed over to received.")
-OUTPUT_ENCODE: Final = _histogram("output_encode_seconds", "Serialization of an output message in the core.")
-OUTPUT_SEND_CALL: Final = _histogram("output_send_call_seconds", "The send call of an output message.")
-OUTPUT_DECODE: Final = _histogram("output_decode_seconds", "Deserialization of an output message in the API process.")
-INPUT_DECODE: Final = _histogram("input_decode_seconds", "Deserialization of an input message in the core.")
+OUTPUT_TRANSIT: Final = _histogram("output_transit_seconds", "Output message handed over to received.", coarse=True)
+OUTPUT_ENCODE: Final = _histogram(
+    "output_encode_seconds", "Serialization of an output message in the core.", coarse=True
+)
+OUTPUT_SEND_CALL: Final = _histogram("output_send_call_seconds", "The send call of an output message.", coarse=True)
+OUTPUT_DECODE: Final = _histogram(
+    "output_decode_seconds", "Deserialization of an output message in the API process.", coarse=True
+)
 STEPS: Final = _counter("steps", "Steps of the core's loop that ran a forward pass.")
-STEP_DURATION: Final = _histogram("step_duration_seconds", "Schedule, forward and sample of one step.")
-EVENT_LOOP_LAG: Final = _histogram("event_loop_lag_seconds", "How late the API's event loop ran its 100 ms tick.")
+STEP_DURATION: Final = _histogram("step_duration_seconds", "Schedule, forward and sample of one step.", coarse=True)
+EVENT_LOOP_LAG: Final = _histogram(
+    "event_loop_lag_seconds", "How late the API's event loop ran its 100 ms tick.", coarse=True
+)
 KV_BLOCKS: Final = _gauge("kv_cache_blocks", "Blocks of the KV cache by state.", "state")
 PROGRESS: Final = _gauge(
     "last_progress_timestamp_seconds",

@@ -26,6 +26,10 @@ DURATION_BOUNDS: Final = tuple(
 """Upper bounds of duration histograms in nanoseconds: from one socket hop to a stuck request."""
 
 
+COARSE_BOUNDS: Final = tuple(int(seconds * 1e9) for seconds in (1e-4, 1e-3, 0.01, 0.1, 1, 10))
+"""Those of them that are exported for histograms of inner workings."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Slots (8-byte unsigned integers), histograms (bucket counts, then the sum) and ring of one page."""

@@ -1,7 +1,7 @@
 """Command-line flags and ``ENGINESCOPE_*`` variables for the long-running processes, from one frozen dataclass.
 
-Each field is a flag (``max_num_seqs`` -> ``--max-num-seqs``) and a variable (``ENGINESCOPE_MAX_NUM_SEQS``); the flag
-wins. argparse keeps these processes lean: they must not load a terminal library.
+Each field is a flag (``max_num_seqs`` -> ``--max-num-seqs``) and a variable (``ENGINESCOPE_MAX_NUM_SEQS``, or
+``ENGINESCOPE_SIDECAR_LISTEN`` for the sidecar); the flag wins. argparse keeps these processes lean: they must not load a terminal library.
 """
 
 from __future__ import annotations
@@ -30,8 +30,16 @@ class _Parser(argparse.ArgumentParser):
         raise SettingsError(message)
 
 
-def parse(cls: type[T], program: str, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> T:
+def parse(
+    cls: type[T],
+    program: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    prefix: str = "ENGINESCOPE_",
+) -> T:
     """Build and validate the settings; ``cls.__post_init__`` may raise ValueError with one sentence.
+
+    Variables begin with ``prefix``, so that two programs with a setting of the same name can share an environment.
 
     Raises:
         SettingsError: an unknown flag, a value of the wrong type, or one that validation refused.
@@ -43,7 +51,7 @@ def parse(cls: type[T], program: str, arguments: Sequence[str], environment: Map
     flags = vars(parser.parse_args(arguments))
     given: dict[str, Any] = {}
     for item in dataclasses.fields(cls):  # type: ignore[arg-type]
-        flag, variable = _flag(item), f"ENGINESCOPE_{item.name.upper()}"
+        flag, variable = _flag(item), f"{prefix}{item.name.upper()}"
         if flags[item.name] is not None:
             given[item.name] = _convert(flag, hints[item.name], flags[item.name])
         elif environment.get(variable):
@@ -57,10 +65,10 @@ def parse(cls: type[T], program: str, arguments: Sequence[str], environment: Map
         raise SettingsError(str(error)) from error
 
 
-def parse_or_exit(cls: type[T], program: str) -> T:
+def parse_or_exit(cls: type[T], program: str, prefix: str = "ENGINESCOPE_") -> T:
     """``parse`` for a ``main``: bad input is one sentence on stderr and exit status 2."""
     try:
-        return parse(cls, program, sys.argv[1:])
+        return parse(cls, program, sys.argv[1:], prefix=prefix)
     except SettingsError as error:
         sys.exit(_complain(program, str(error)))
 

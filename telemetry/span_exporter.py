@@ -205,7 +205,7 @@ def build_exporter() -> SpanExporter:
 
 def main() -> None:
     """Export until SIGTERM, then what is left."""
-    settings = parse_or_exit(ExporterSettings, "telemetry.span_exporter")
+    settings = parse_or_exit(ExporterSettings, "telemetry.span_exporter", "ENGINESCOPE_EXPORTER_")
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

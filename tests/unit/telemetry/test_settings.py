@@ -29,6 +29,12 @@ def test_flags_win_over_variables_over_defaults() -> None:
     assert read("--name", "a", "--count=5", ENGINESCOPE_COUNT="4").count == 5
 
 
+def test_programs_can_share_an_environment() -> None:
+    environment = {"ENGINESCOPE_NAME": "engine", "ENGINESCOPE_SIDECAR_NAME": "sidecar"}
+    assert parse(Example, "example", [], environment).name == "engine"
+    assert parse(Example, "example", [], environment, "ENGINESCOPE_SIDECAR_").name == "sidecar"
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "sentence"),
     [

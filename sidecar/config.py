@@ -1,0 +1,36 @@
+"""Flags and ``ENGINESCOPE_SIDECAR_*`` variables of the sidecar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar.target import parse_engine
+from telemetry.settings import setting
+
+
+@dataclass(frozen=True)
+class SidecarSettings:
+    """Watch one engine and serve what is seen as Prometheus metrics."""
+
+    engine: str = setting("the engine to watch: NAME=port:8000, NAME=pid:123 or NAME=cmdline:REGEX")
+    listen: str = setting("address to serve /metrics, /healthz and /readyz on", "127.0.0.1:9177", "HOST:PORT")
+    runtime_dir: str = setting("directory of the engine's pages (default: the same choice as the engine's)", "", "DIR")
+    proc_root: str = setting("where the proc file system is", "/proc", "DIR")
+
+    def __post_init__(self) -> None:
+        parse_engine(self.engine)
+        self.address()
+        if not Path(self.proc_root).is_dir():
+            raise ValueError(f"--proc-root {self.proc_root} is not a directory")
+
+    def address(self) -> tuple[str, int]:
+        """Host and port of ``listen``.
+
+        Raises:
+            ValueError: it is not HOST:PORT.
+        """
+        host, _, port = self.listen.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal() and int(port[:6]) < 65536):
+            raise ValueError(f"--listen takes HOST:PORT, not {self.listen!r}")
+        return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,1 @@
+"""What Linux says about sockets and processes: bytes parsed apart from the reading of them."""

@@ -1,0 +1,152 @@
+"""The engine's listeners: which rows are its own, and what happened to them over their life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sidecar.collectors import Visibility
+from sidecar.kernel import procfs
+from sidecar.snapshot import ListenerSample
+from sidecar.target import Member
+from sidecar.totals import RunningTotal, SampleHistogram
+
+FILL_BOUNDS: Final = (0.0, 0.1, 0.25, 0.5, 0.8, 0.9, 1.0)
+OTHER: Final = "other"
+_OTHER_PORTS: Final = 8
+"""Listeners without a role that are exported, the lowest ports first; it bounds the number of series."""
+_SEARCH_SECONDS: Final = (1.0, 60.0)
+_ADVICE: Final = (
+    "cannot see which process owns the listeners: run the sidecar in the engine's pid namespace and as the engine's "
+    "user, or as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; until then listeners are known by port only"
+)
+
+
+class ListenerOwners:
+    """Which listening sockets the engine's processes hold, by the inodes behind their descriptors.
+
+    Descriptors are read only when a listener or a process is new: it costs 3 µs for each.
+    """
+
+    def __init__(self, root: Path, visibility: Visibility) -> None:
+        self._root = root
+        self._visibility = visibility
+        self._judged: set[int] = set()
+        self._scanned: set[tuple[int, int]] = set()
+        self._owner: tuple[int, int] | None = None
+        self._search_at = 0.0
+        self._search_delay = _SEARCH_SECONDS[0]
+        self.owned: set[int] = set()
+        self.foreign: set[int] = set()
+        """Inodes that certainly belong to nobody of the engine."""
+
+    def update(self, inodes: set[int], members: Sequence[Member]) -> None:
+        """Judge the listeners of the namespace."""
+        processes = {(member.pid, member.start_ticks) for member in members}
+        new_inodes = inodes - self._judged
+        to_read = processes if new_inodes else processes - self._scanned
+        held, hidden = self._held([pid for pid, _ in to_read])
+        self._judged, self._scanned = (set(), set()) if hidden else (inodes, processes)
+        self.owned = (self.owned | held) & inodes
+        self.foreign = set() if hidden or not processes else inodes - self.owned
+        if hidden:
+            self._visibility.hide("listener_owners", _ADVICE)
+        elif processes:
+            self._visibility.show("listener_owners")
+
+    def find(self, inodes: set[int], pids: Sequence[int], now: float) -> int | None:
+        """The process that holds one of these sockets, looked for ever more rarely while it is not to be found."""
+        if self._owner is not None and self._owner[0] in inodes and self._owner[1] in pids:
+            return self._owner[1]
+        if not inodes or now < self._search_at:
+            return None
+        for pid in pids:
+            held = inodes & self._held([pid])[0]
+            if held:
+                self._owner, self._search_delay = (min(held), pid), _SEARCH_SECONDS[0]
+                return pid
+        self._search_at = now + self._search_delay
+        self._search_delay = min(self._search_delay * 2, _SEARCH_SECONDS[1])
+        self._visibility.hide("listener_owners", _ADVICE)
+        return None
+
+    def _held(self, pids: Iterable[int]) -> tuple[set[int], bool]:
+        held: set[int] = set()
+        hidden = False
+        for pid in pids:
+            try:
+                held |= procfs.read_socket_inodes(self._root, pid)
+            except PermissionError:
+                hidden = True
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return held, hidden
+
+
+class _Port:
+    """One port over time."""
+
+    def __init__(self) -> None:
+        self.drops = RunningTotal()
+        self.fills = SampleHistogram(FILL_BOUNDS)
+
+    def observe(self, port: int, role: str, rows: npt.NDArray[Any]) -> ListenerSample:
+        depths, limits = rows["depth"].tolist(), rows["limit"].tolist()
+        self.drops.update(dict(zip(rows["cookie"].tolist(), rows["drops"].tolist(), strict=True)))
+        fill = max((depth / max(limit, 1) for depth, limit in zip(depths, limits, strict=True)), default=0.0)
+        if len(rows):
+            self.fills.observe(fill)
+        return ListenerSample(
+            port, role, len(rows), sum(depths), sum(limits), fill, int(self.drops.value), self.fills.sample()
+        )
+
+
+class ListenerTracker:
+    """Follows the engine's listening ports from sample to sample."""
+
+    def __init__(self, port: int | None) -> None:
+        self._given = port
+        self._ports: dict[int, _Port] = {}
+        self.roles: dict[int, str] = {}
+        """Port -> role, as the pages or the command line tell."""
+        self.samples: tuple[ListenerSample, ...] = ()
+        self.set_roles({})
+
+    def set_roles(self, roles: dict[int, str]) -> None:
+        """Take the roles from the pages; a port given on the command line is ``http`` unless they say otherwise.
+
+        The roles of an engine that is gone stay until the next one tells its own.
+        """
+        given = {} if self._given is None else {self._given: "http"}
+        self.roles = given | (roles or self.roles)
+
+    def observe(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> tuple[ListenerSample, ...]:
+        """Take in every LISTEN row of the namespace (a ``LISTENER`` array)."""
+        own = rows[self._mask(rows, owners)]
+        listening = sorted(set(own["port"].tolist()))
+        others = [port for port in listening if port not in self.roles][:_OTHER_PORTS]
+        for port in listening:
+            if port in self.roles or port in others:
+                self._ports.setdefault(port, _Port())
+        for port in [port for port in self._ports if port not in self.roles and port not in others]:
+            del self._ports[port]
+        return tuple(
+            tracked.observe(port, self.roles.get(port, OTHER), own[own["port"] == port])
+            for port, tracked in sorted(self._ports.items())
+        )
+
+    def _mask(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> npt.NDArray[np.bool_]:
+        """Rows of the engine: held by its processes, or on its ports and not known to be somebody else's."""
+        inodes = rows["inode"]
+        by_port = np.isin(rows["port"], list(self.roles)) & ~np.isin(inodes, list(owners.foreign))
+        mask: npt.NDArray[np.bool_] = np.isin(inodes, list(owners.owned)) | by_port
+        return mask
+
+    @property
+    def ports(self) -> dict[int, str]:
+        """Port -> role of every listener followed."""
+        return {sample.port: sample.role for sample in self.samples}

@@ -1,0 +1,220 @@
+"""Snapshots as Prometheus metric families, named by ``telemetry.catalog`` only.
+
+What a snapshot does not have yields no sample. Families are built anew for each scrape from the last snapshot, so a
+label value that is gone leaves no stale series, and a scrape never collects anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as PrometheusExemplar
+
+from sidecar.page_metrics import PAGE_COUNTERS, PAGE_GAUGES, PAGE_HISTOGRAMS, PROGRESS_SLOTS
+from sidecar.snapshot import HistogramSample, PageSample, ProcessSample, Snapshot
+from telemetry import catalog
+from telemetry.catalog import Kind, Metric
+from telemetry.layout import COARSE_BOUNDS
+
+Labels = tuple[str, ...]
+Values = Iterable[tuple[Labels, float]]
+_STATES: Final = ("stopped", "disk_sleep")
+"""States worth a series: the others change many times a second, and a zombie is no longer up."""
+_LIVE: Final = ("alive", "unknown")
+
+
+def families(snapshot: Snapshot, version: str) -> Iterator[Family]:
+    """Everything a snapshot says, one family for each metric that has a sample."""
+    info = InfoMetricFamily(catalog.BUILD_INFO.name.removesuffix("_info"), catalog.BUILD_INFO.help)
+    info.add_metric((), {"version": version})
+    yield info
+    for metric, values in (*_sidecar(snapshot), *_processes(snapshot), *_sockets(snapshot), *_page_values(snapshot)):
+        yield from _family(metric, values)
+    yield from _histograms(snapshot)
+
+
+def _family(metric: Metric, values: Values) -> Iterator[Family]:
+    build = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = build(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    if family.samples:
+        yield family
+
+
+def _one(value: float | None) -> Values:
+    return () if value is None else (((), value),)
+
+
+def _by_label(values: Mapping[str, float]) -> Values:
+    return (((label,), value) for label, value in sorted(values.items()))
+
+
+def _sidecar(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    runs = snapshot.collectors
+    yield catalog.COLLECTOR_SUCCESS, _by_label({name: run.success for name, run in runs.items()})
+    yield catalog.COLLECTOR_DURATION, _by_label({name: run.seconds for name, run in runs.items()})
+    yield catalog.VISIBLE, _by_label(snapshot.visible)
+    yield catalog.LOOP_GAP, _one(snapshot.loop_gap_seconds)
+    yield catalog.LAST_SAMPLE, _one(snapshot.wall_ns / 1e9)
+    yield catalog.PAGE_ERRORS, _one(snapshot.page_errors)
+    yield catalog.ENGINE_UP, _one(snapshot.engine_up)
+    yield catalog.ENGINE_FOUND, _one(snapshot.engine_found)
+
+
+def _processes(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    by_label: dict[str, list[ProcessSample]] = {}
+    for sample in snapshot.processes:
+        by_label.setdefault(sample.label, []).append(sample)
+
+    def total(field: str) -> Values:
+        for label, samples in sorted(by_label.items()):
+            values = [value for value in (getattr(sample, field) for sample in samples) if value is not None]
+            if values:
+                yield (label,), sum(values)
+
+    yield catalog.PROCESS_UP, _by_label(snapshot.process_up)
+    yield catalog.PROCESS_STATE, _state_sets(by_label)
+    yield catalog.PROCESS_CPU, _by_label(snapshot.cpu_seconds)
+    yield catalog.PROCESS_RSS, total("resident_bytes")
+    yield catalog.PROCESS_THREADS, total("threads")
+    yield catalog.PROCESS_FDS, total("open_fds")
+    yield catalog.PROCESS_MAX_FDS, total("max_fds")
+    newest = {label: max(sample.started for sample in samples) for label, samples in by_label.items()}
+    yield catalog.PROCESS_START, _by_label(newest)
+
+
+def _state_sets(by_label: Mapping[str, list[ProcessSample]]) -> Values:
+    for label, samples in sorted(by_label.items()):
+        states = {sample.state for sample in samples}
+        for state in _STATES:
+            yield (label, state), state in states
+
+
+def _sockets(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    listeners = [((str(sample.port), sample.role), sample) for sample in snapshot.listeners]
+    yield catalog.LISTENER_UP, ((labels, sample.sockets > 0) for labels, sample in listeners)
+    there = [(labels, sample) for labels, sample in listeners if sample.sockets]
+    yield catalog.ACCEPT_QUEUE_DEPTH, ((labels, sample.depth) for labels, sample in there)
+    yield catalog.ACCEPT_QUEUE_LIMIT, ((labels, sample.limit) for labels, sample in there)
+    yield catalog.LISTENER_DROPS, ((labels, sample.drops) for labels, sample in listeners)
+    connections = [((str(sample.port), sample.role), sample) for sample in snapshot.connections]
+    states = (((*labels, state), n) for labels, sample in connections for state, n in sample.states.items())
+    yield catalog.CONNECTIONS, states
+    yield catalog.RECEIVE_QUEUE, ((labels, sample.receive_bytes) for labels, sample in connections)
+    yield catalog.SEND_QUEUE, ((labels, sample.send_bytes) for labels, sample in connections)
+    yield catalog.UNIX_RECEIVE_QUEUE, _by_label({sample.role: sample.receive_bytes for sample in snapshot.unix})
+    yield catalog.UNIX_SEND_QUEUE, _by_label({sample.role: sample.send_bytes for sample in snapshot.unix})
+    for name, metric in catalog.NETNS_COUNTERS.items():
+        yield metric, _one(snapshot.netns.get(name))
+
+
+def _page_values(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    for metric, counters in PAGE_COUNTERS.items():
+        yield metric, _counters(snapshot, counters)
+    live = [page for page in snapshot.pages if page.liveness in _LIVE]
+    for metric, gauges in PAGE_GAUGES.items():
+        yield metric, _gauges(live, gauges)
+    yield catalog.PROGRESS, _progress(live)
+    yield catalog.KV_BLOCKS, _kv_blocks(live)
+    yield catalog.OUTPUT_UNRECEIVED, _one(snapshot.output_unreceived)
+    yield catalog.OUTPUT_UNRECEIVED_AGE, _one(snapshot.output_unreceived_age)
+    exporter = snapshot.page_totals.get("exporter")
+    lost = {} if exporter is None else {"exporter": float(exporter["records_lost"])}
+    if "api" in snapshot.page_totals:
+        lost["sidecar"] = snapshot.records_lost
+    yield catalog.RECORDS_LOST, _by_label(lost)
+
+
+def _counters(snapshot: Snapshot, counters: Mapping[Labels, tuple[str, str]]) -> Values:
+    for labels, (role, slot) in counters.items():
+        if slot in snapshot.page_totals.get(role, ()):
+            yield labels, snapshot.page_totals[role][slot]
+
+
+def _gauges(live: list[PageSample], gauges: Mapping[Labels, tuple[str, str]]) -> Values:
+    for labels, (role, slot) in gauges.items():
+        values = [page.values[slot] for page in live if page.role == role and slot in page.values]
+        if values:
+            yield labels, sum(values)
+
+
+def _progress(live: list[PageSample]) -> Values:
+    for role, slot in PROGRESS_SLOTS.items():
+        moments = [page.values[slot] for page in live if page.role == role and page.values.get(slot)]
+        if moments:
+            yield (role,), min(moments) / 1e9
+
+
+def _kv_blocks(live: list[PageSample]) -> Values:
+    cores = [page.values for page in live if page.role == "core" and "kv_blocks_used" in page.values]
+    if cores:
+        used = sum(values["kv_blocks_used"] for values in cores)
+        yield ("used",), used
+        yield ("free",), sum(values["kv_blocks_total"] for values in cores) - used
+
+
+def _histograms(snapshot: Snapshot) -> Iterator[Family]:
+    fills = [((str(sample.port), sample.role), sample.fills) for sample in snapshot.listeners]
+    yield from _histogram(catalog.ACCEPT_QUEUE_FILL, fills)
+    for metric, sources in PAGE_HISTOGRAMS.items():
+        found = [
+            (labels, snapshot.page_histograms[role][name])
+            for labels, (role, name) in sources.items()
+            if name in snapshot.page_histograms.get(role, ())
+        ]
+        yield from _histogram(metric, found)
+
+
+def _histogram(metric: Metric, samples: Sequence[tuple[Labels, HistogramSample]]) -> Iterator[Family]:
+    if samples:
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, sample in samples:
+            family.add_metric(labels, _buckets(_coarse(sample) if metric.coarse else sample), sample.total)
+        yield family
+
+
+def _coarse(sample: HistogramSample) -> HistogramSample:
+    """The same with fewer buckets; exemplars go, for they name a bucket."""
+    cumulative = dict(zip(sample.bounds, accumulate(sample.counts), strict=False))
+    bounds = tuple(bound for bound in sample.bounds if round(bound * 1e9) in COARSE_BOUNDS)
+    below = [0, *(cumulative[bound] for bound in bounds), sum(sample.counts)]
+    return HistogramSample(bounds, tuple(high - low for low, high in pairwise(below)), sample.total)
+
+
+def _buckets(sample: HistogramSample) -> list[tuple[str, float] | tuple[str, float, PrometheusExemplar]]:
+    bounds = [*(str(round(bound, 9)) for bound in sample.bounds), "+Inf"]
+    buckets: list[tuple[str, float] | tuple[str, float, PrometheusExemplar]] = []
+    for index, (bound, count) in enumerate(zip(bounds, accumulate(sample.counts), strict=True)):
+        found = sample.exemplars.get(index)
+        if found is None:
+            buckets.append((bound, count))
+        else:
+            exemplar = PrometheusExemplar({"trace_id": found.trace_id}, found.value, found.timestamp)
+            buckets.append((bound, count, exemplar))
+    return buckets
+
+
+class SnapshotCollector(Collector):
+    """Feeds prometheus_client from the last snapshot; nothing before the first."""
+
+    def __init__(self, latest: Callable[[], Snapshot | None], version: str) -> None:
+        self._latest = latest
+        self._version = version
+
+    def collect(self) -> Iterator[Family]:
+        """The families of the last snapshot."""
+        snapshot = self._latest()
+        return iter(()) if snapshot is None else families(snapshot, self._version)

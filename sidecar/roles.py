@@ -1,0 +1,31 @@
+"""Socket roles from the endpoints that the engine's pages publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Where each role's sockets are."""
+
+    ports: dict[int, str] = field(default_factory=dict)
+    """TCP port -> role."""
+    paths: dict[str, bytes] = field(default_factory=dict)
+    """Role -> unix socket name as the kernel has it: a path, or a NUL byte and an abstract name."""
+
+
+def parse_endpoints(endpoints: Mapping[str, str]) -> Roles:
+    """Sort ``host:port``, ``tcp://host:port`` and ``ipc://path`` endpoints; what is none of these is left out."""
+    roles = Roles()
+    for role, endpoint in endpoints.items():
+        scheme, separator, rest = endpoint.rpartition("://")
+        if scheme == "ipc" and rest:
+            name = rest.encode()
+            roles.paths[role] = b"\0" + name[1:] if name.startswith(b"@") else name
+        elif not separator or scheme in ("tcp", "http"):
+            port = rest.rpartition(":")[2].rstrip("/")
+            if port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536:
+                roles.ports[int(port)] = role
+    return roles

@@ -1,0 +1,270 @@
+"""The loop: listeners and pages every 100 ms, everything else every second, one ``Snapshot`` a second.
+
+Costs on an idle host are dominated by Python, not by the kernel; see ``benchmarks/``. Nothing here forks, and nothing
+blocks longer than a netlink dump.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.collectors import Collectors, NotVisibleError, Visibility
+from sidecar.kernel import procfs
+from sidecar.kernel.inet_diag import ConnectionTable, TcpState, read_connections, read_listeners
+from sidecar.kernel.netlink import DiagSocket
+from sidecar.kernel.unix_diag import read_unix_queues
+from sidecar.listeners import OTHER, ListenerOwners, ListenerTracker
+from sidecar.namespaces import NamespaceFollower
+from sidecar.own_page import OwnPage
+from sidecar.pages import OutputBacklog, PageTracker
+from sidecar.processes import ProcessTracker, stopped
+from sidecar.roles import Roles, parse_endpoints
+from sidecar.snapshot import ConnectionSample, ListenerSample, Snapshot, UnixSample
+from sidecar.target import EngineSpec, Target
+from telemetry.catalog import NETNS_COUNTERS
+from telemetry.records import KernelSample
+from telemetry.scoreboard import Liveness
+
+TICK_SECONDS: Final = 0.1
+TICKS_PER_SNAPSHOT: Final = 10
+STARVED_SECONDS: Final = 0.6
+"""A longer gap in our own loop says nothing about the engine: timers start anew."""
+_GAP_TICKS: Final = 600
+_LOOP_TICK_NS: Final = 100_000_000
+_CHEAP_UNIX_DUMP_SECONDS: Final = 1e-3
+_STATES: Final = tuple(state for state in TcpState if state not in (TcpState.LISTEN, TcpState.BOUND_INACTIVE))
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The two clocks, injected in tests."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall_ns: Callable[[], int] = time.time_ns
+
+
+class Sampler:
+    """Watches one engine. ``latest`` is the last snapshot; it is replaced as a whole and safe to read anywhere."""
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        runtime_dir: Path,
+        root: Path = Path("/proc"),
+        clock: Clock | None = None,
+        diag: DiagSocket | None = None,
+    ) -> None:
+        self._spec = spec
+        self._root = root
+        self._clock = clock or Clock()
+        self._collectors = Collectors(self._clock.monotonic)
+        self._visibility = Visibility()
+        self._namespace = NamespaceFollower(root, self._visibility, diag)
+        self._target = Target(spec, root)
+        self._owners = ListenerOwners(root, self._visibility)
+        self._listeners = ListenerTracker(spec.port)
+        self._processes = ProcessTracker(root, self._visibility)
+        self._pages = PageTracker(runtime_dir, self._visibility)
+        self._own_page = OwnPage(runtime_dir)
+        self._backlog = OutputBacklog()
+        self._roles = Roles()
+        self._rows: Any = None
+        self._connections: tuple[ConnectionSample, ...] = ()
+        self._unix: tuple[UnixSample, ...] = ()
+        self._netns: dict[str, int] = {}
+        self._last_tick: float | None = None
+        self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
+        self.latest: Snapshot | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until ``stop`` is set. Missed ticks are left out, not caught up."""
+        due = self._clock.monotonic()
+        ticks = 0
+        while not stop.is_set():
+            self.tick()
+            if ticks % TICKS_PER_SNAPSHOT == 0:
+                self.snapshot()
+            ticks += 1
+            now = self._clock.monotonic()
+            due = max(due + TICK_SECONDS, now - TICK_SECONDS)
+            stop.wait(max(due - now, 0))
+        self.close()
+
+    def close(self) -> None:
+        """Let go of pages and sockets."""
+        self._own_page.close()
+        self._pages.close()
+        self._namespace.close()
+
+    # --- every 100 ms
+
+    def tick(self) -> None:
+        """Sample listeners and pages once."""
+        now = self._clock.monotonic()
+        self._note_gap(now)
+        self._rows = None
+        self._listeners.samples = self._collectors.run("listeners", self._collect_listeners) or ()
+        self._collectors.run("backlog", self._observe_backlog, now)
+        dump = self._collectors.runs.get("unix")
+        if dump is not None and dump.success and dump.seconds < _CHEAP_UNIX_DUMP_SECONDS:
+            self._unix = self._collectors.run("unix", self._collect_unix) or ()
+        self._collectors.run("own_page", self._write_own_page, now)
+
+    def _note_gap(self, now: float) -> None:
+        if self._last_tick is not None:
+            self._gaps.append(now - self._last_tick)
+            if self._gaps[-1] > STARVED_SECONDS:
+                self._backlog.restart_clock()
+        self._last_tick = now
+
+    def _collect_listeners(self) -> tuple[ListenerSample, ...]:
+        self._rows = read_listeners(self._namespace.diag)
+        return self._listeners.observe(self._rows, self._owners)
+
+    def _observe_backlog(self, now: float) -> None:
+        apis, cores = list(self._pages.live("api")), list(self._pages.live("core"))
+        if not apis or not cores:
+            self._backlog.clear()
+            return
+        identity = tuple(page.header.created_ns for page in (*apis, *cores))
+        received = sum(page.reader["output_messages_received"] for page in apis)
+        sent = sum(page.reader["output_messages_sent"] for page in cores)
+        self._backlog.observe(identity, received, sent, now)
+
+    def _write_own_page(self, now: float) -> None:
+        self._own_page.open(now)
+        http = [sample for sample in self._listeners.samples if sample.role == "http"]
+        members = self._target.members
+        frozen = stopped(self._root, members, "api") | stopped(self._root, members, "core") << 1
+        wall_ns = self._clock.wall_ns()
+        self._own_page.write(
+            KernelSample(
+                wall_ns,
+                sum(sample.depth for sample in http),
+                sum(sample.limit for sample in http),
+                *self._queued("input"),
+                *self._queued("output"),
+                frozen,
+                self._loop_lag_ms(wall_ns),
+            )
+        )
+
+    def _queued(self, role: str) -> tuple[int, int]:
+        samples: tuple[UnixSample | ConnectionSample, ...] = (*self._unix, *self._connections)
+        found = [sample for sample in samples if sample.role == role]
+        return sum(sample.receive_bytes for sample in found), sum(sample.send_bytes for sample in found)
+
+    def _loop_lag_ms(self, wall_ns: int) -> int:
+        ticks = [page.reader["loop_tick_ns"] for page in self._pages.live("api")]
+        return max((max(wall_ns - tick - _LOOP_TICK_NS, 0) // 1_000_000 for tick in ticks if tick), default=0)
+
+    # --- every second
+
+    def snapshot(self) -> Snapshot:
+        """Collect everything and publish it as ``latest``; ``tick`` must have run before."""
+        run = self._collectors.run
+        run("pages", self._collect_pages)
+        run("backlog", self._observe_backlog, self._clock.monotonic())
+        run("target", self._collect_target)
+        run("processes", self._processes.collect, self._target.members, self._dead_labels())
+        self._connections = run("connections", self._collect_connections) or ()
+        self._unix = run("unix", self._collect_unix) or ()
+        self._netns = run("netns", self._collect_netns) or {}
+        self.latest = self._assemble()
+        return self.latest
+
+    def _collect_pages(self) -> None:
+        self._pages.scan()
+        self._pages.collect()
+        endpoints = self._pages.endpoints()
+        if endpoints:
+            self._roles = parse_endpoints(endpoints)
+            self._listeners.set_roles(self._roles.ports)
+
+    def _collect_target(self) -> None:
+        rows, port = self._rows, self._spec.port
+        self._target.refresh()
+        on_port = set() if rows is None or port is None else set(rows["inode"][rows["port"] == port].tolist())
+        members = (member.pid for member in self._target.members)
+        processes = self._target.table.processes
+        likely_first = [pid for pid in dict.fromkeys([*members, *self._pages.owners(), *processes]) if pid in processes]
+        owner = self._owners.find(on_port, likely_first, self._clock.monotonic())
+        self._target.resolve(self._pages.owners(), owner)
+        if rows is not None:
+            self._owners.update(set(rows["inode"].tolist()), self._target.members)
+        self._namespace.follow(self._target.members)
+
+    def _dead_labels(self) -> set[str]:
+        gone = (Liveness.DEAD, Liveness.EXITED)
+        return {page.header.role for page in self._pages.pages.values() if page.liveness in gone}
+
+    def _collect_connections(self) -> tuple[ConnectionSample, ...]:
+        ports = self._listeners.ports
+        table = read_connections(self._namespace.diag, list(ports))
+        return tuple(_connection_sample(table, row, port, role) for row, (port, role) in enumerate(ports.items()))
+
+    def _collect_unix(self) -> tuple[UnixSample, ...]:
+        paths = self._roles.paths
+        queues = read_unix_queues(self._namespace.diag, list(paths.values()))
+        return tuple(
+            UnixSample(role, found.sockets, found.receive_bytes, found.send_bytes)
+            for role, found in zip(paths, queues, strict=True)
+        )
+
+    def _collect_netns(self) -> dict[str, int]:
+        pids = [member.pid for member in self._target.members]
+        if not pids and not self._namespace.is_ours:
+            raise NotVisibleError("no process to read the counters of its namespace by")
+        counters = procfs.read_net_counters(self._root, pids[0] if pids else "self")
+        return {name: counters[name] for name in NETNS_COUNTERS if name in counters}
+
+    def _assemble(self) -> Snapshot:
+        pages = self._pages
+        return Snapshot(
+            wall_ns=self._clock.wall_ns(),
+            monotonic=self._clock.monotonic(),
+            engine=self._spec.name,
+            engine_up=self._engine_up(),
+            engine_found=self._target.found,
+            processes=self._processes.samples,
+            process_up=self._processes.up,
+            cpu_seconds=self._processes.cpu_seconds,
+            listeners=self._listeners.samples,
+            connections=self._connections,
+            unix=self._unix,
+            netns=self._netns,
+            pages=pages.samples(),
+            page_totals=pages.totals(),
+            page_histograms=pages.histograms(),
+            output_unreceived=self._backlog.messages,
+            output_unreceived_age=self._backlog.age,
+            page_errors=pages.errors,
+            records_lost=pages.lost,
+            loop_gap_seconds=max(self._gaps, default=0.0),
+            netlink_retries=self._namespace.retries,
+            collectors=dict(self._collectors.runs),
+            visible=dict(self._visibility.facts),
+        )
+
+    def _engine_up(self) -> bool:
+        """By its processes; where those are hidden, by its listener or by the locks on its pages."""
+        listening = any(sample.sockets and sample.role != OTHER for sample in self._listeners.samples)
+        locked = any(page.owner is not None for page in self._pages.pages.values())
+        return bool(self._processes.samples) or listening or locked
+
+
+def _connection_sample(table: ConnectionTable, row: int, port: int, role: str) -> ConnectionSample:
+    return ConnectionSample(
+        port=port,
+        role=role,
+        states={state.name.lower(): int(table.counts[row, state]) for state in _STATES},
+        receive_bytes=int(table.receive_bytes[row]),
+        send_bytes=int(table.send_bytes[row]),
+        unaccepted=int(table.unaccepted[row]),
+    )

@@ -1,0 +1,162 @@
+"""Everything the sidecar saw at one instant, as plain data: recorded, replayed, judged and turned into metrics.
+
+Counters here have already been carried over restarts of the engine: they never go back while the sidecar lives.
+A fact that could not be seen is None or missing, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process of the engine. ``pid`` and ``start_ticks`` identify it; metrics carry its label only."""
+
+    label: str
+    pid: int
+    start_ticks: int
+    state: str
+    cpu_seconds: float
+    """Of this process since it started; ``Snapshot.cpu_seconds`` has the sums that survive restarts."""
+    resident_bytes: int
+    threads: int
+    started: float
+    """Unix time of its start."""
+    open_fds: int | None = None
+    max_fds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSample:
+    """Counts of a histogram, not cumulative, the +Inf bucket last; bounds and sum in the unit of the metric."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+    exemplars: dict[int, Exemplar] = field(default_factory=dict)
+    """Bucket index -> a request that fell into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """One request behind a bucket."""
+
+    trace_id: str
+    value: float
+    timestamp: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSample:
+    """One listening port; its sockets (several with SO_REUSEPORT) together."""
+
+    port: int
+    role: str
+    sockets: int
+    """0 after the listener vanished."""
+    depth: int
+    limit: int
+    fill: float
+    """Depth / limit of the fullest socket; above 1 it drops."""
+    drops: int
+    fills: HistogramSample
+    """``fill`` of every 100 ms sample so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSample:
+    """Connections of one local port."""
+
+    port: int
+    role: str
+    states: dict[str, int]
+    receive_bytes: int
+    send_bytes: int
+    unaccepted: int
+    """Complete in the kernel, not yet accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSample:
+    """Bytes queued in the unix sockets of one role, both directions."""
+
+    role: str
+    sockets: int
+    receive_bytes: int
+    send_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageSample:
+    """The newest scoreboard page of one process instance, as it is (counters of this generation only)."""
+
+    role: str
+    name: str
+    pid: int | None
+    """As this pid namespace numbers it; None when the owner is gone, 0 when it is not visible here."""
+    liveness: str
+    generation: int
+    created_ns: int
+    values: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorRun:
+    """The last run of one collector."""
+
+    success: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that was seen at one instant."""
+
+    wall_ns: int
+    monotonic: float
+    """The sidecar's clock in seconds; only differences mean anything."""
+    engine: str
+    engine_up: bool
+    engine_found: int = 0
+    processes: tuple[ProcessSample, ...] = ()
+    process_up: dict[str, bool] = field(default_factory=dict)
+    """Every label seen so far -> whether all its processes live."""
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+    listeners: tuple[ListenerSample, ...] = ()
+    bound_not_listening: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Role -> port -> sockets that are bound to it while none listens."""
+    connections: tuple[ConnectionSample, ...] = ()
+    unix: tuple[UnixSample, ...] = ()
+    netns: dict[str, int] = field(default_factory=dict)
+    """Kernel counter name -> value, in the engine's network namespace."""
+    pages: tuple[PageSample, ...] = ()
+    page_totals: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Page role -> slot -> sum over all pages seen (of use for counters only)."""
+    page_histograms: dict[str, dict[str, HistogramSample]] = field(default_factory=dict)
+    """Page role -> histogram -> durations in seconds over all pages seen."""
+    output_unreceived: int | None = None
+    output_unreceived_age: float | None = None
+    page_errors: int = 0
+    records_lost: int = 0
+    loop_gap_seconds: float = 0.0
+    netlink_retries: int = 0
+    collectors: dict[str, CollectorRun] = field(default_factory=dict)
+    visible: dict[str, bool] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Snapshot:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            ValueError: a field is missing or of another type.
+        """
+        return msgspec.convert(plain, cls, strict=False)

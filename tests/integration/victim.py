@@ -1,0 +1,79 @@
+"""A small engine to watch: does what its standard input says, one Python expression a line, and answers with JSON.
+
+Run by the tests as ``python -m tests.integration.victim``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from telemetry.layout import LAYOUTS
+from telemetry.scoreboard import Writer
+
+_kept: list[Any] = []
+
+
+def listen(port: int = 0, backlog: int = 16, reuse: bool = False, address: str = "127.0.0.1") -> int:
+    opened = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    option = socket.SO_REUSEPORT if reuse else socket.SO_REUSEADDR
+    opened.setsockopt(socket.SOL_SOCKET, option, 1)
+    opened.bind((address, port))
+    if backlog >= 0:
+        opened.listen(backlog)
+    _kept.append(opened)
+    return int(opened.getsockname()[1])
+
+
+def accept_all() -> int:
+    """Empty the accept queue. Not every client comes again: one may think that it is connected already."""
+    _kept[0].settimeout(0)
+    count = 0
+    while True:
+        try:
+            _kept.append(_kept[0].accept()[0])
+        except BlockingIOError:
+            return count
+        count += 1
+
+
+def close_listener() -> None:
+    _kept.pop(0).close()
+
+
+def truth() -> list[tuple[int, int]]:
+    """Depth and limit of each listener by TCP_INFO (tcpi_unacked, tcpi_sacked)."""
+    info = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32) for one in _kept if isinstance(one, socket.socket)]
+    return [struct.unpack_from("=2I", raw, 24) for raw in info]
+
+
+def page(directory: str, role: str, endpoints: dict[str, str], **slots: int) -> None:
+    writer = Writer(Path(directory), LAYOUTS[role])
+    writer.set_endpoints(endpoints)
+    for slot, value in slots.items():
+        writer[slot] = value
+    _kept.append(writer)
+
+
+def queue_unix(path: str, count: int) -> None:
+    listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    client.connect(path)
+    client.send(b"x" * count)
+    _kept.extend((listener, client, listener.accept()[0]))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(eval(line)), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from telemetry.records import Repeats, RequestRecord
 from telemetry.scoreboard import PageError, Reader, pages
 from telemetry.stages import OUTPUT_RECEIVE, OUTPUT_SEND, REPEATED_STAGES, ROUTES, STAGES, RequestFlag, Stage, Stamp
 
-_OTHER_COLUMNS = 71
+_OTHER_COLUMNS = 67
 _MIN_BAR = 12
 
 
@@ -79,13 +79,13 @@ def waterfall(record: RequestRecord, width: int) -> Table:
         f"{record.status}  {record.prompt_tokens} -> {record.output_tokens} tokens\ntrace {record.trace_id.hex()}"
     )
     bar = max(width - _OTHER_COLUMNS, _MIN_BAR)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name, smallest in (("stage", 25), ("process", 7)):
         table.add_column(name, no_wrap=True, min_width=smallest)
     for name in ("start ms", "ms"):
         table.add_column(name, justify="right", no_wrap=True, min_width=8)
     table.add_column("", no_wrap=True, width=bar)
-    table.add_column("repeats, longest", no_wrap=True, min_width=16)
+    table.add_column("repeats, max", no_wrap=True, min_width=14)
     whole = Stage(f"POST {ROUTES[chat]}", Stamp.HTTP_STARTED, Stamp.HTTP_ENDED, "api")
     _add_row(table, record, whole, bar, whole.name)
     for stage in STAGES:

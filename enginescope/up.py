@@ -191,8 +191,9 @@ class Session:
             f"  curl -s http://{HOST}:{port}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
             '    -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], '
             '"temperature": 0, "max_tokens": 32}\'\n\n'
-            "Then, in another terminal: `enginescope trace last` for its six stages, and\n"
-            "`enginescope drill tcp_backlog_full` to break the accept queue and be paged. Ctrl-C stops everything.\n"
+            f"Then, in another terminal, its six stages:\n\n  {_command()} trace last\n\n"
+            f"and the accept queue broken on purpose, until you are paged:\n\n  {_command()} drill tcp_backlog_full\n\n"
+            "Ctrl-C stops everything.\n"
         )
         if self._options.rate:
             self._start_traffic()
@@ -325,3 +326,13 @@ class Session:
         (self._runtime_dir / MARKER).unlink(missing_ok=True)
         self._supervisor.stop()
         shutil.rmtree(self._work_dir, ignore_errors=True)
+
+
+def _command() -> str:
+    """How to call this program again from the same directory."""
+    if shutil.which("enginescope"):
+        return "enginescope"
+    program = Path(sys.executable).parent / "enginescope"
+    if not program.exists():
+        return f"{sys.executable} -m enginescope"
+    return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)

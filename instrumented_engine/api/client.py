@@ -21,12 +21,20 @@ from instrumented_engine import wire
 from instrumented_engine.api.errors import INTERNAL, OVERLOAD, TOO_LARGE, ApiError
 from instrumented_engine.api.timeline import Timeline
 from instrumented_engine.config import EngineSettings
+from telemetry.layout import API
 from telemetry.scoreboard import PageError, Reader, Writer
 from telemetry.stages import Stamp
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _POLL_MS: Final = 200
+_SLOT: Final = API.slot_index
+_THREAD, _REJECTED, _TOKENS = (
+    _SLOT[name] for name in ("receiver_thread_id", "output_messages_rejected", "generated_tokens")
+)
+_BYTES, _RECEIVED, _RECEIVED_NS, _SEQUENCE = (
+    _SLOT[f"output_{name}"] for name in ("bytes_received", "messages_received", "last_received_ns", "last_sequence")
+)
 CoreReadyCallback = Callable[[wire.Ready], None]
 Delivery = tuple["Stream", list[int], wire.Finished | None]
 
@@ -183,7 +191,7 @@ class Receiver(threading.Thread):
         self._socket = socket
         self._streams = streams
         self._on_ready = on_ready
-        self._page = page
+        self._slots = page.slots
         self._transit = page.histogram("output_transit")
         self._decode = page.histogram("output_decode")
         self._stopping = threading.Event()
@@ -194,7 +202,7 @@ class Receiver(threading.Thread):
 
     def run(self) -> None:
         """Until ``stop``."""
-        self._page["receiver_thread_id"] = threading.get_native_id()
+        self._slots[_THREAD] = threading.get_native_id()
         while not self._stopping.is_set():
             if self._socket.poll(_POLL_MS):
                 self._receive()
@@ -206,7 +214,7 @@ class Receiver(threading.Thread):
             message, handover = wire.decode_output(frames)
             deliveries = [] if isinstance(message, wire.Ready) else self._route(message, handover)
         except wire.WireError as error:
-            self._page["output_messages_rejected"] += 1
+            self._slots[_REJECTED] += 1
             _log.warning("dropped an output message: %s", error)
             return
         self._count(frames, handover, received_ns)
@@ -230,16 +238,16 @@ class Receiver(threading.Thread):
             if end is not None:
                 stream.timeline.finished(end)
             deliveries.append((stream, [token] if token >= 0 else [], end))
-        self._page["generated_tokens"] += len(tokens)
+        self._slots[_TOKENS] += len(tokens)
         return deliveries
 
     def _count(self, frames: list[bytes], handover: wire.OutputHandover, received_ns: int) -> None:
         self._transit.observe(received_ns - handover.handed_ns)
         self._decode.observe(time.time_ns() - received_ns)
-        self._page["output_bytes_received"] += len(frames[0])
-        self._page["output_last_received_ns"] = received_ns
-        self._page["output_last_sequence"] = handover.sequence
-        self._page["output_messages_received"] += 1
+        self._slots[_BYTES] += len(frames[0])
+        self._slots[_RECEIVED_NS] = received_ns
+        self._slots[_SEQUENCE] = handover.sequence
+        self._slots[_RECEIVED] += 1
 
     def _call(self, function: Callable[[T], None], argument: T) -> None:
         try:

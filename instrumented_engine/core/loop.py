@@ -15,10 +15,17 @@ from instrumented_engine.core.runner import ModelRunner
 from instrumented_engine.core.scheduler import Chunk, Scheduler
 from instrumented_engine.model.sampler import make_generator
 from instrumented_engine.model.sampling import SamplingParams
+from telemetry.layout import CORE
 from telemetry.records import StepRecord
 from telemetry.scoreboard import Writer
 from telemetry.stages import CORE_STAMPS, Phase, Stamp
 
+_SLOT = CORE.slot_index
+_PHASE, _PHASE_STARTED = _SLOT["phase"], _SLOT["phase_started_ns"]
+_STEPS, _STEP_TOKENS = _SLOT["steps"], _SLOT["step_tokens"]
+_INPUT_DEPTH, _OUTPUT_DEPTH = _SLOT["input_queue_depth"], _SLOT["output_queue_depth"]
+_WAITING, _RUNNING, _BLOCKS_USED = _SLOT["requests_waiting"], _SLOT["requests_running"], _SLOT["kv_blocks_used"]
+_ABORTED, _FAILED = _SLOT["requests_aborted"], _SLOT["requests_failed"]
 _log = logging.getLogger(__name__)
 _QUEUED, _SCHEDULED, _FIRST, _LAST = (
     CORE_STAMPS.index(stamp) for stamp in (Stamp.INPUT_QUEUED, Stamp.SCHEDULED, Stamp.FIRST_SAMPLED, Stamp.LAST_SAMPLED)
@@ -44,7 +51,7 @@ class CoreLoop:
         self._runner = runner
         self._input = input_queue
         self._output = output_queue
-        self._page = page
+        self._slots = page.slots
         self._max_tokens = min(max_model_len, scheduler.pool.num_blocks * scheduler.pool.block_tokens)
         self._vocab_size = vocab_size
         self._step_trace_ratio = step_trace_ratio
@@ -77,7 +84,7 @@ class CoreLoop:
                 self._set_phase(Phase.IDLE)
             item = self._input.get()
             self._set_phase(Phase.INPUT)
-            self._page["input_queue_depth"] = self._input.qsize()
+            self._slots[_INPUT_DEPTH] = self._input.qsize()
             if item is not None:
                 self._handle(*item)
 
@@ -93,7 +100,7 @@ class CoreLoop:
             sequence = _new_sequence(message, queued_ns)
             self._check(sequence)
         except ValueError as error:
-            self._page["requests_failed"] += 1
+            self._slots[_FAILED] += 1
             stamps = [queued_ns, 0, 0, 0]
             self._finished.append(wire.Finished(message.request_id, "error", stamps, (0, 0, 0), 0, str(error)))
             return
@@ -111,7 +118,7 @@ class CoreLoop:
         for request_id in message.request_ids:
             sequence = self._scheduler.find(request_id)
             if sequence is not None:
-                self._page["requests_aborted"] += 1
+                self._slots[_ABORTED] += 1
                 self._finish(sequence, "abort")
 
     def _step(self) -> None:
@@ -122,7 +129,7 @@ class CoreLoop:
             return
         for chunk in chunks:
             chunk.sequence.stamps[_SCHEDULED] = chunk.sequence.stamps[_SCHEDULED] or started_ns
-        self._page["step_tokens"] = sum(chunk.length for chunk in chunks)
+        self._slots[_STEP_TOKENS] = sum(chunk.length for chunk in chunks)
         self._set_phase(Phase.FORWARD)
         try:
             sampled = self._runner.run(chunks)
@@ -143,7 +150,7 @@ class CoreLoop:
             self._append(chunk.sequence, token, ended_ns)
         self._queue_outputs([chunk.sequence.request_id for chunk, _ in sampled], [token for _, token in sampled])
         self._step_time.observe(ended_ns - started_ns)
-        self._page["steps"] += 1
+        self._slots[_STEPS] += 1
         if random.random() < self._step_trace_ratio:
             self._record_step(started_ns, ended_ns, members)
 
@@ -165,7 +172,7 @@ class CoreLoop:
         """A failed forward pass (out of memory, a device error) ends its requests, not the core."""
         _log.error("a step of %d requests failed: %s", len(chunks), error)
         for chunk in chunks:
-            self._page["requests_failed"] += 1
+            self._slots[_FAILED] += 1
             self._finish(chunk.sequence, "error", "the forward pass failed")
         self._publish_finished()
 
@@ -178,21 +185,21 @@ class CoreLoop:
         message = wire.Outputs(self._core_index, wire.pack_ids(request_ids), wire.pack_tokens(tokens), self._finished)
         self._finished = []
         self._output.put((message, time.time_ns()))
-        self._page["output_queue_depth"] = self._output.qsize()
+        self._slots[_OUTPUT_DEPTH] = self._output.qsize()
 
     def _publish_gauges(self) -> None:
-        self._page["requests_waiting"] = len(self._scheduler.waiting)
-        self._page["requests_running"] = len(self._scheduler.running)
-        self._page["kv_blocks_used"] = self._scheduler.pool.used
+        self._slots[_WAITING] = len(self._scheduler.waiting)
+        self._slots[_RUNNING] = len(self._scheduler.running)
+        self._slots[_BLOCKS_USED] = self._scheduler.pool.used
 
     def _record_step(self, started_ns: int, ended_ns: int, members: list[tuple[bytes, bytes]]) -> None:
-        record = StepRecord(self._page["steps"], started_ns, ended_ns, len(members), self._page["step_tokens"], members)
+        record = StepRecord(self._slots[_STEPS], started_ns, ended_ns, len(members), self._slots[_STEP_TOKENS], members)
         for payload in record.pack():
             self._ring.append(payload)
 
     def _set_phase(self, phase: Phase) -> None:
-        self._page["phase_started_ns"] = time.time_ns()
-        self._page["phase"] = phase
+        self._slots[_PHASE_STARTED] = time.time_ns()
+        self._slots[_PHASE] = phase
 
 
 def _new_sequence(message: wire.Submit, queued_ns: int) -> Sequence:

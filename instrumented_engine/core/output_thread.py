@@ -9,7 +9,12 @@ from queue import SimpleQueue
 import zmq
 
 from instrumented_engine import wire
+from telemetry.layout import CORE
 from telemetry.scoreboard import Writer
+
+_SLOT = CORE.slot_index
+_THREAD, _DEPTH = _SLOT["output_thread_id"], _SLOT["output_queue_depth"]
+_BYTES, _SENT_NS, _SENT = _SLOT["output_bytes_sent"], _SLOT["output_last_sent_ns"], _SLOT["output_messages_sent"]
 
 OutputQueue = SimpleQueue[tuple[wire.OutputMessage, int] | None]
 """Messages with the stamp of when they were queued; None ends the thread."""
@@ -24,7 +29,7 @@ class OutputThread(threading.Thread):
         super().__init__(name="core-output", daemon=True)
         self._socket = socket
         self._queue = queue
-        self._page = page
+        self._slots = page.slots
         self._encode_time = page.histogram("output_encode")
         self._send_time = page.histogram("output_send_call")
         self._stopping = threading.Event()
@@ -37,10 +42,10 @@ class OutputThread(threading.Thread):
 
     def run(self) -> None:
         """Until ``stop``."""
-        self._page["output_thread_id"] = threading.get_native_id()
+        self._slots[_THREAD] = threading.get_native_id()
         while (item := self._queue.get()) is not None:
             message, queued_ns = item
-            self._page["output_queue_depth"] = self._queue.qsize()
+            self._slots[_DEPTH] = self._queue.qsize()
             started_ns = time.perf_counter_ns()
             payload = wire.encode(message)
             self._encode_time.observe(time.perf_counter_ns() - started_ns)
@@ -53,9 +58,9 @@ class OutputThread(threading.Thread):
             if self._stopping.is_set():
                 return
         self._send_time.observe(time.perf_counter_ns() - started_ns)
-        self._page["output_bytes_sent"] += len(payload)
-        self._page["output_last_sent_ns"] = time.time_ns()
-        self._page["output_messages_sent"] = self._sequence
+        self._slots[_BYTES] += len(payload)
+        self._slots[_SENT_NS] = time.time_ns()
+        self._slots[_SENT] = self._sequence
 
     def _try_send(self, payload: bytes, queued_ns: int) -> bool:
         """One attempt of SEND_RETRY_MS; the hand-over is stamped anew each time."""

@@ -1,3 +1,1 @@
 """The command people type: start the stack, break it on purpose, look at a request."""
-
-__version__ = "0.1.0"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from enginescope import __version__
+from telemetry.version import VERSION
 
 app = typer.Typer(
     help="See why an LLM inference engine is slow, stuck or refusing connections.",
@@ -28,7 +28,7 @@ def _fail(error: Exception, status: int = _BAD_INPUT) -> typer.Exit:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"enginescope {__version__}")
+        typer.echo(f"enginescope {VERSION}")
         raise typer.Exit
 
 

@@ -15,7 +15,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from enginescope import __version__
 from instrumented_engine.api.client import CoreClient
 from instrumented_engine.api.errors import INTERNAL, NOT_FOUND, OVERLOAD, PROTOCOL, ApiError, ErrorClass
 from instrumented_engine.api.generation import Generation, respond
@@ -24,6 +23,7 @@ from instrumented_engine.api.timeline import Recorder, Timeline
 from instrumented_engine.model.tokenizers import Tokenizer
 from telemetry.scoreboard import HistogramWriter, Writer
 from telemetry.stages import ROUTES
+from telemetry.version import VERSION
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS: Final = 0.1
@@ -33,7 +33,7 @@ _CHAT_BY_ROUTE: Final = {route: chat for chat, route in ROUTES.items()}
 
 def build_app(client: CoreClient, tokenizer: Tokenizer, model_name: str, page: Writer) -> ASGIApp:
     """The application with its routes, error form and timeline around every completion."""
-    app = FastAPI(title="enginescope reference engine", version=__version__, lifespan=_lifespan(client, page))
+    app = FastAPI(title="enginescope reference engine", version=VERSION, lifespan=_lifespan(client, page))
     created = int(time.time())
 
     @app.get("/health")
@@ -48,7 +48,7 @@ def build_app(client: CoreClient, tokenizer: Tokenizer, model_name: str, page: W
 
     @app.get("/version")
     async def version() -> dict[str, str]:
-        return {"version": __version__}
+        return {"version": VERSION}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

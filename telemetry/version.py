@@ -1,0 +1,6 @@
+"""The release of this installation, the same for every process."""
+
+from importlib.metadata import version
+from typing import Final
+
+VERSION: Final = version("enginescope")

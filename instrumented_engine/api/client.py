@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +20,13 @@ from instrumented_engine import wire
 from instrumented_engine.api.errors import INTERNAL, OVERLOAD, TOO_LARGE, ApiError
 from instrumented_engine.api.timeline import Timeline
 from instrumented_engine.config import EngineSettings
+from instrumented_engine.receiving import ReceivingThread
 from telemetry.layout import API
 from telemetry.scoreboard import PageError, Reader, Writer
 from telemetry.stages import Stamp
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_POLL_MS: Final = 200
 _SLOT: Final = API.slot_index
 _THREAD, _REJECTED, _TOKENS = (
     _SLOT[name] for name in ("receiver_thread_id", "output_messages_rejected", "generated_tokens")
@@ -179,7 +178,7 @@ def failure(finished: wire.Finished) -> ApiError:
     return ApiError(INTERNAL, finished.error or "the core ended the request with an error")
 
 
-class Receiver(threading.Thread):
+class Receiver(ReceivingThread):
     """Decodes outputs and gives them to the event loop, one wake-up per message."""
 
     loop: asyncio.AbstractEventLoop
@@ -187,40 +186,22 @@ class Receiver(threading.Thread):
     def __init__(
         self, socket: zmq.Socket[bytes], streams: dict[int, Stream], on_ready: CoreReadyCallback, page: Writer
     ) -> None:
-        super().__init__(name="api-output-receiver", daemon=True)
-        self._socket = socket
+        super().__init__("api-output-receiver", socket, page.slots, _THREAD, _REJECTED)
         self._streams = streams
         self._on_ready = on_ready
-        self._slots = page.slots
         self._transit = page.histogram("output_transit")
         self._decode = page.histogram("output_decode")
-        self._stopping = threading.Event()
 
-    def stop(self) -> None:
-        """Ask the thread to leave within one poll."""
-        self._stopping.set()
-
-    def run(self) -> None:
-        """Until ``stop``."""
-        self._slots[_THREAD] = threading.get_native_id()
-        while not self._stopping.is_set():
-            if self._socket.poll(_POLL_MS):
-                self._receive()
-
-    def _receive(self) -> None:
-        frames = self._socket.recv_multipart()
-        received_ns = time.time_ns()
-        try:
-            message, handover = wire.decode_output(frames)
-            deliveries = [] if isinstance(message, wire.Ready) else self._route(message, handover)
-        except wire.WireError as error:
-            self._slots[_REJECTED] += 1
-            _log.warning("dropped an output message: %s", error)
-            return
-        self._count(frames, handover, received_ns)
+    def take(self, frames: list[bytes], received_ns: int) -> None:
+        """Decode one message and wake the event loop for what is in it."""
+        message, handover = wire.decode_output(frames)
         if isinstance(message, wire.Ready):
+            self._count(frames, handover, received_ns)
             self._call(self._on_ready, message)
-        elif deliveries:
+            return
+        deliveries = self._route(message, handover)
+        self._count(frames, handover, received_ns)
+        if deliveries:
             self._call(_deliver, deliveries)
 
     def _route(self, message: wire.Outputs, handover: wire.OutputHandover) -> list[Delivery]:

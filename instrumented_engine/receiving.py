@@ -1,0 +1,58 @@
+"""A thread that reads one ZMQ socket; both ends of the wire have one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Final
+
+import zmq
+
+from instrumented_engine.wire import WireError
+
+_log = logging.getLogger(__name__)
+_POLL_MS: Final = 200
+
+
+class ReceivingThread(threading.Thread, ABC):
+    """Reads messages until ``stop``. One that is no message of ours is counted and costs nothing else."""
+
+    def __init__(
+        self, name: str, socket: zmq.Socket[bytes], slots: memoryview, thread_slot: int, reject_slot: int
+    ) -> None:
+        """``thread_slot`` gets this thread's native id, ``reject_slot`` counts refused messages."""
+        super().__init__(name=name, daemon=True)
+        self._socket = socket
+        self._slots = slots
+        self._thread_slot = thread_slot
+        self._reject_slot = reject_slot
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ask the thread to leave within one poll."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Until ``stop``."""
+        self._slots[self._thread_slot] = threading.get_native_id()
+        while not self._stopping.is_set():
+            if self._socket.poll(_POLL_MS):
+                frames = self._socket.recv_multipart()
+                self._try(frames, time.time_ns())
+
+    def _try(self, frames: list[bytes], received_ns: int) -> None:
+        try:
+            self.take(frames, received_ns)
+        except WireError as error:
+            self._slots[self._reject_slot] += 1
+            _log.warning("%s dropped a message: %s", self.name, error)
+
+    @abstractmethod
+    def take(self, frames: list[bytes], received_ns: int) -> None:
+        """Handle one message that arrived at ``received_ns``.
+
+        Raises:
+            WireError: it is no message of ours.
+        """

@@ -10,6 +10,7 @@ import gzip
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -21,6 +22,7 @@ from prometheus_client.exposition import choose_encoder
 MAX_CONNECTIONS: Final = 8
 _CLIENT_SECONDS: Final = 5.0
 _GZIP_LEVEL: Final = 1
+_PAUSE_SECONDS: Final = 0.1
 
 
 class ListenError(Exception):
@@ -54,6 +56,14 @@ class MetricsServer(socketserver.TCPServer):
     def port(self) -> int:
         """The port listened on, also when 0 was asked for."""
         return int(self.server_address[1])
+
+    def get_request(self) -> Any:
+        """Accept, and pause after a failure: out of descriptors, the loop would spin on a socket that stays ready."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own; with all of them taken, the oldest connection makes room."""

@@ -126,7 +126,7 @@ class ListenerTracker:
 
     def observe(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> tuple[ListenerSample, ...]:
         """Take in every LISTEN row of the namespace (a ``LISTENER`` array)."""
-        own = rows[self._mask(rows, owners)]
+        own = rows[np.array(self._own(rows, owners), bool)]
         listening = sorted(set(own["port"].tolist()))
         others = [port for port in listening if port not in self.roles][:_OTHER_PORTS]
         for port in listening:
@@ -139,12 +139,12 @@ class ListenerTracker:
             for port, tracked in sorted(self._ports.items())
         )
 
-    def _mask(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> npt.NDArray[np.bool_]:
-        """Rows of the engine: held by its processes, or on its ports and not known to be somebody else's."""
-        inodes = rows["inode"]
-        by_port = np.isin(rows["port"], list(self.roles)) & ~np.isin(inodes, list(owners.foreign))
-        mask: npt.NDArray[np.bool_] = np.isin(inodes, list(owners.owned)) | by_port
-        return mask
+    def _own(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> list[bool]:
+        """Which rows are the engine's: held by its processes, or on its ports and not known to be somebody else's."""
+        return [
+            inode in owners.owned or (port in self.roles and inode not in owners.foreign)
+            for inode, port in zip(rows["inode"].tolist(), rows["port"].tolist(), strict=True)
+        ]
 
     @property
     def ports(self) -> dict[int, str]:

@@ -68,8 +68,14 @@ def _sidecar(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.COLLECTOR_DURATION, _by_label({name: run.seconds for name, run in runs.items()})
     yield catalog.VISIBLE, _by_label(snapshot.visible)
     yield catalog.LOOP_GAP, _one(snapshot.loop_gap_seconds)
+    yield catalog.SCAN_INTERVAL, _one(snapshot.scan_interval_seconds)
     yield catalog.LAST_SAMPLE, _one(snapshot.wall_ns / 1e9)
+    if snapshot.own is not None:
+        yield catalog.SIDECAR_CPU, _one(snapshot.own.cpu_seconds)
+        yield catalog.SIDECAR_RSS, _one(snapshot.own.resident_bytes)
+        yield catalog.SIDECAR_FDS, _one(snapshot.own.open_fds)
     yield catalog.PAGE_ERRORS, _one(snapshot.page_errors)
+    yield catalog.DUMP_RETRIES, _one(snapshot.netlink_retries)
     yield catalog.ENGINE_UP, _one(snapshot.engine_up)
     yield catalog.ENGINE_FOUND, _one(snapshot.engine_found)
 
@@ -87,6 +93,7 @@ def _processes(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
 
     yield catalog.PROCESS_UP, _by_label(snapshot.process_up)
     yield catalog.PROCESS_STATE, _state_sets(by_label)
+    yield catalog.PROCESS_STARTS, _by_label(snapshot.process_starts)
     yield catalog.PROCESS_CPU, _by_label(snapshot.cpu_seconds)
     yield catalog.PROCESS_RSS, total("resident_bytes")
     yield catalog.PROCESS_THREADS, total("threads")
@@ -110,9 +117,11 @@ def _sockets(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.ACCEPT_QUEUE_DEPTH, ((labels, sample.depth) for labels, sample in there)
     yield catalog.ACCEPT_QUEUE_LIMIT, ((labels, sample.limit) for labels, sample in there)
     yield catalog.LISTENER_DROPS, ((labels, sample.drops) for labels, sample in listeners)
+    yield catalog.BOUND_NOT_LISTENING, (((str(one.port), one.role), one.sockets) for one in snapshot.bound)
     connections = [((str(sample.port), sample.role), sample) for sample in snapshot.connections]
     states = (((*labels, state), n) for labels, sample in connections for state, n in sample.states.items())
     yield catalog.CONNECTIONS, states
+    yield catalog.CONNECTIONS_UNACCEPTED, ((labels, sample.unaccepted) for labels, sample in connections)
     yield catalog.RECEIVE_QUEUE, ((labels, sample.receive_bytes) for labels, sample in connections)
     yield catalog.SEND_QUEUE, ((labels, sample.send_bytes) for labels, sample in connections)
     yield catalog.UNIX_RECEIVE_QUEUE, _by_label({sample.role: sample.receive_bytes for sample in snapshot.unix})

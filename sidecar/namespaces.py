@@ -29,7 +29,8 @@ class NamespaceFollower:
     def __init__(self, root: Path, visibility: Visibility, own: DiagSocket | None = None) -> None:
         self._root = root
         self._visibility = visibility
-        self._own = own or DiagSocket()
+        self.own = own or DiagSocket()
+        """The socket of our own namespace."""
         self._entered: DiagSocket | None = None
         self._current: str | None = None
         self._closed = False
@@ -45,12 +46,12 @@ class NamespaceFollower:
         """
         if self._closed:
             raise NotVisibleError(_CLOSED)
-        return self._entered or self._own
+        return self._entered or self.own
 
     @property
     def retries(self) -> int:
         """Dumps of both sockets done again."""
-        return self._own.retries + (self._entered.retries if self._entered else 0)
+        return self.own.retries + (self._entered.retries if self._entered else 0)
 
     def follow(self, members: Sequence[Member]) -> None:
         """Change to the namespace of the engine's processes, if need be."""
@@ -105,4 +106,4 @@ class NamespaceFollower:
     def close(self) -> None:
         """Close both sockets."""
         self._leave()
-        self._own.close()
+        self.own.close()

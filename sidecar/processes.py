@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sidecar.collectors import Visibility
 from sidecar.kernel import procfs
-from sidecar.snapshot import ProcessSample
+from sidecar.snapshot import OwnUse, ProcessSample
 from sidecar.target import Member
 from sidecar.totals import RunningTotal
 
@@ -25,6 +25,9 @@ class ProcessTracker:
         self._visibility = visibility
         self._by_size = procfs.sizes_count_descriptors(root)
         self._cpu: dict[str, RunningTotal] = {}
+        self._known: set[tuple[int, int]] = set()
+        self.starts: dict[str, int] = {}
+        """Label -> processes found so far."""
         self._boot_time: int | None = None
         self.samples: tuple[ProcessSample, ...] = ()
         self.up: dict[str, bool] = {}
@@ -47,6 +50,7 @@ class ProcessTracker:
         gone = (self.up.keys() | {member.label for member in members}) - alive
         self.up = dict.fromkeys(sorted(alive | gone | set(dead_labels)), False)
         self.up |= dict.fromkeys(alive - set(dead_labels), True)
+        self._count_starts()
         for label in alive:
             self._cpu.setdefault(label, RunningTotal()).update(
                 {
@@ -56,10 +60,27 @@ class ProcessTracker:
                 }
             )
 
+    def _count_starts(self) -> None:
+        current = {(sample.pid, sample.start_ticks): sample.label for sample in self.samples}
+        for key, label in current.items():
+            if key not in self._known:
+                self.starts[label] = self.starts.get(label, 0) + 1
+        self._known = set(current)
+
     @property
     def cpu_seconds(self) -> dict[str, float]:
         """Label -> CPU seconds of all processes that ever had it."""
         return {label: total.value for label, total in self._cpu.items()}
+
+    def read_own(self) -> OwnUse:
+        """CPU time, memory and descriptors of the sidecar.
+
+        Raises:
+            OSError, ProcfsError: /proc is not what it should be.
+        """
+        stat = procfs.read_stat(self._root, "self")
+        descriptors = procfs.read_descriptor_count(self._root, "self", self._by_size)
+        return OwnUse(stat.cpu_seconds, stat.resident_bytes, descriptors)
 
     def _read(self, member: Member, boot_time: int) -> ProcessSample | None:
         try:

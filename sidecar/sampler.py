@@ -7,16 +7,21 @@ blocks longer than a netlink dump.
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.clock import Clock
 from sidecar.collectors import Collectors, NotVisibleError, Visibility
 from sidecar.kernel import procfs
-from sidecar.kernel.inet_diag import ConnectionTable, TcpState, read_connections, read_listeners
+from sidecar.kernel.inet_diag import (
+    ConnectionTable,
+    TcpState,
+    read_bound,
+    read_connections,
+    read_listeners,
+    shows_bound,
+)
 from sidecar.kernel.netlink import DiagSocket
 from sidecar.kernel.unix_diag import read_unix_queues
 from sidecar.listeners import OTHER, ListenerOwners, ListenerTracker
@@ -25,7 +30,8 @@ from sidecar.own_page import OwnPage
 from sidecar.pages import OutputBacklog, PageTracker
 from sidecar.processes import ProcessTracker, stopped
 from sidecar.roles import Roles, parse_endpoints
-from sidecar.snapshot import ConnectionSample, ListenerSample, Snapshot, UnixSample
+from sidecar.scan_interval import ScanInterval
+from sidecar.snapshot import BoundSample, ConnectionSample, ListenerSample, OwnUse, Snapshot, UnixSample
 from sidecar.target import EngineSpec, Target
 from telemetry.catalog import NETNS_COUNTERS
 from telemetry.records import KernelSample
@@ -37,16 +43,11 @@ STARVED_SECONDS: Final = 0.6
 """A longer gap in our own loop says nothing about the engine: timers start anew."""
 _GAP_TICKS: Final = 600
 _LOOP_TICK_NS: Final = 100_000_000
+_GONE: Final = (Liveness.DEAD, Liveness.EXITED)
+_MESSAGE_ROLES: Final = ("input", "output")
 _CHEAP_UNIX_DUMP_SECONDS: Final = 1e-3
-_STATES: Final = tuple(state for state in TcpState if state not in (TcpState.LISTEN, TcpState.BOUND_INACTIVE))
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The two clocks, injected in tests."""
-
-    monotonic: Callable[[], float] = time.monotonic
-    wall_ns: Callable[[], int] = time.time_ns
+_NO_CONNECTION: Final = (TcpState.LISTEN, TcpState.CLOSED, TcpState.BOUND_INACTIVE)
+_STATES: Final = tuple(state for state in TcpState if state not in _NO_CONNECTION)
 
 
 class Sampler:
@@ -76,8 +77,12 @@ class Sampler:
         self._roles = Roles()
         self._rows: Any = None
         self._connections: tuple[ConnectionSample, ...] = ()
+        self._scan = ScanInterval()
+        self._bound: tuple[BoundSample, ...] = ()
+        self._shows_bound: bool | None = None
         self._unix: tuple[UnixSample, ...] = ()
         self._netns: dict[str, int] = {}
+        self._own: OwnUse | None = None
         self._last_tick: float | None = None
         self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
         self.latest: Snapshot | None = None
@@ -173,9 +178,12 @@ class Sampler:
         run("backlog", self._observe_backlog, self._clock.monotonic())
         run("target", self._collect_target)
         run("processes", self._processes.collect, self._target.members, self._dead_labels())
-        self._connections = run("connections", self._collect_connections) or ()
+        if self._scan.is_due(self._clock.monotonic()):
+            self._connections = run("connections", self._collect_connections) or ()
+        self._bound = run("bound", self._collect_bound) or ()
         self._unix = run("unix", self._collect_unix) or ()
         self._netns = run("netns", self._collect_netns) or {}
+        self._own = run("own", self._processes.read_own)
         self.latest = self._assemble()
         return self.latest
 
@@ -201,13 +209,30 @@ class Sampler:
         self._namespace.follow(self._target.members)
 
     def _dead_labels(self) -> set[str]:
-        gone = (Liveness.DEAD, Liveness.EXITED)
-        return {page.header.role for page in self._pages.pages.values() if page.liveness in gone}
+        """Roles with fewer living processes than pages: one died, and no other has taken its place."""
+        living = Counter(member.label for member in self._target.members)
+        pages = Counter(page.header.role for page in self._pages.pages.values())
+        gone = {page.header.role for page in self._pages.pages.values() if page.liveness in _GONE}
+        return {role for role in gone if living[role] < pages[role]}
 
     def _collect_connections(self) -> tuple[ConnectionSample, ...]:
         ports = self._listeners.ports
-        table = read_connections(self._namespace.diag, list(ports))
+        between_processes = [port for port, role in ports.items() if role in _MESSAGE_ROLES]
+        started, cpu = self._clock.monotonic(), self._clock.thread_cpu()
+        table = read_connections(self._namespace.diag, list(ports), between_processes)
+        self._scan.note(started, self._clock.thread_cpu() - cpu)
         return tuple(_connection_sample(table, row, port, role) for row, (port, role) in enumerate(ports.items()))
+
+    def _collect_bound(self) -> tuple[BoundSample, ...]:
+        if self._rows is None:
+            return ()
+        if self._shows_bound is None:
+            self._shows_bound = shows_bound(self._namespace.own)
+        if not self._shows_bound:
+            raise NotVisibleError("Linux before 6.8 does not show sockets that are bound and do not listen")
+        listening = set(self._rows["port"].tolist())
+        vacant = read_bound(self._namespace.diag, [port for port in self._listeners.roles if port not in listening])
+        return tuple(BoundSample(port, role, vacant.get(port, 0)) for port, role in self._listeners.roles.items())
 
     def _collect_unix(self) -> tuple[UnixSample, ...]:
         paths = self._roles.paths
@@ -234,8 +259,10 @@ class Sampler:
             engine_found=self._target.found,
             processes=self._processes.samples,
             process_up=self._processes.up,
+            process_starts=dict(self._processes.starts),
             cpu_seconds=self._processes.cpu_seconds,
             listeners=self._listeners.samples,
+            bound=self._bound,
             connections=self._connections,
             unix=self._unix,
             netns=self._netns,
@@ -244,8 +271,10 @@ class Sampler:
             page_histograms=pages.histograms(),
             output_unreceived=self._backlog.messages,
             output_unreceived_age=self._backlog.age,
+            own=self._own,
             page_errors=pages.errors,
             records_lost=pages.lost,
+            scan_interval_seconds=self._scan.seconds,
             loop_gap_seconds=max(self._gaps, default=0.0),
             netlink_retries=self._namespace.retries,
             collectors=dict(self._collectors.runs),

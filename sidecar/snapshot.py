@@ -63,8 +63,18 @@ class ListenerSample:
     fill: float
     """Depth / limit of the fullest socket; above 1 it drops."""
     drops: int
+    """Since the sidecar started, over all sockets that the port has had."""
     fills: HistogramSample
     """``fill`` of every 100 ms sample so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSample:
+    """Sockets bound to a port of the engine while none listens on it: clients are refused."""
+
+    port: int
+    role: str
+    sockets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,15 @@ class PageSample:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnUse:
+    """What the sidecar itself takes."""
+
+    cpu_seconds: float
+    resident_bytes: int
+    open_fds: int
+
+
+@dataclass(frozen=True, slots=True)
 class CollectorRun:
     """The last run of one collector."""
 
@@ -125,10 +144,11 @@ class Snapshot:
     processes: tuple[ProcessSample, ...] = ()
     process_up: dict[str, bool] = field(default_factory=dict)
     """Every label seen so far -> whether all its processes live."""
+    process_starts: dict[str, int] = field(default_factory=dict)
+    """Label -> processes found so far."""
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     listeners: tuple[ListenerSample, ...] = ()
-    bound_not_listening: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Role -> port -> sockets that are bound to it while none listens."""
+    bound: tuple[BoundSample, ...] = ()
     connections: tuple[ConnectionSample, ...] = ()
     unix: tuple[UnixSample, ...] = ()
     netns: dict[str, int] = field(default_factory=dict)
@@ -140,9 +160,12 @@ class Snapshot:
     """Page role -> histogram -> durations in seconds over all pages seen."""
     output_unreceived: int | None = None
     output_unreceived_age: float | None = None
+    own: OwnUse | None = None
     page_errors: int = 0
     records_lost: int = 0
     loop_gap_seconds: float = 0.0
+    scan_interval_seconds: float = 1.0
+    """Time between two scans of the connections, which are the older the more there are."""
     netlink_retries: int = 0
     collectors: dict[str, CollectorRun] = field(default_factory=dict)
     visible: dict[str, bool] = field(default_factory=dict)

@@ -64,11 +64,22 @@ LAST_SAMPLE: Final = _gauge("sidecar_last_sample_timestamp_seconds", "Unix time 
 PAGE_ERRORS: Final = _counter(
     "sidecar_page_errors", "Scoreboard pages that could not be read, such as of another release."
 )
+SCAN_INTERVAL: Final = _gauge(
+    "sidecar_connection_scan_interval_seconds",
+    "Time between two scans of the connections; it grows with their number to bound the CPU time.",
+)
+SIDECAR_CPU: Final = _counter("sidecar_cpu_seconds", "User and system CPU time of the sidecar itself.")
+SIDECAR_RSS: Final = _gauge("sidecar_resident_memory_bytes", "Resident set size of the sidecar itself.")
+SIDECAR_FDS: Final = _gauge("sidecar_open_fds", "Open file descriptors of the sidecar itself.")
+DUMP_RETRIES: Final = _counter(
+    "sidecar_socket_dump_retries", "Socket dumps done again because the kernel's tables changed under them."
+)
 
 # --- the engine's processes
 ENGINE_UP: Final = _gauge("engine_up", "1 when a process of the engine is there, 0 when none is.")
 ENGINE_FOUND: Final = _counter("engine_found", "Times a new engine process was found, the first included.")
 PROCESS_UP: Final = _gauge("process_up", "1 when the process is alive, 0 when it died or left.", "process")
+PROCESS_STARTS: Final = _counter("process_starts", "Processes found, the first included.", "process")
 PROCESS_STATE: Final = _gauge(
     "process_state", "1 while the process is stopped, or in uninterruptible sleep (/proc/PID/stat).", "process", "state"
 )
@@ -99,9 +110,40 @@ ACCEPT_QUEUE_FILL: Final = _histogram(
 LISTENER_DROPS: Final = _counter(
     "listener_drops", "Connections this listener dropped (sk_drops in INET_DIAG_SKMEMINFO).", "port", "role"
 )
+BOUND_NOT_LISTENING: Final = _gauge(
+    "listener_bound_sockets",
+    "Sockets bound to the port while none listens on it, so that clients are refused.",
+    "port",
+    "role",
+)
 
 # --- connections of those ports
 CONNECTIONS: Final = _gauge("connections", "TCP sockets by local port and state.", "port", "role", "state")
+CONNECTIONS_UNACCEPTED: Final = _gauge(
+    "connections_unaccepted",
+    "Connections that are complete in the kernel and that no process has accepted yet.",
+    "port",
+    "role",
+)
+CONNECTIONS_LIMIT: Final = _gauge(
+    "connections_limit",
+    "Connections that the port's owner can hold at most: its soft limit of open files (RLIMIT_NOFILE).",
+    "port",
+    "role",
+)
+CLOSE_WAIT: Final = _gauge(
+    "close_wait_sockets",
+    "Connections whose peer closed: owned by the process, which must close them, or not accepted yet.",
+    "port",
+    "role",
+    "kind",
+)
+CLOSE_WAIT_OLDEST: Final = _gauge(
+    "close_wait_oldest_seconds",
+    "For how long the oldest owned CLOSE_WAIT connection has been seen in it.",
+    "port",
+    "role",
+)
 RECEIVE_QUEUE: Final = _gauge("receive_queue_bytes", "Received bytes that the process has not read.", "port", "role")
 SEND_QUEUE: Final = _gauge("send_queue_bytes", "Sent bytes that the peer has not acknowledged.", "port", "role")
 UNIX_RECEIVE_QUEUE: Final = _gauge(

@@ -1,7 +1,8 @@
 """Command-line flags and ``ENGINESCOPE_*`` variables for the long-running processes, from one frozen dataclass.
 
 Each field is a flag (``max_num_seqs`` -> ``--max-num-seqs``) and a variable (``ENGINESCOPE_MAX_NUM_SEQS``, or
-``ENGINESCOPE_SIDECAR_LISTEN`` for the sidecar); the flag wins. argparse keeps these processes lean: they must not load a terminal library.
+``ENGINESCOPE_SIDECAR_LISTEN`` for the sidecar); the flag wins. argparse keeps these processes lean: they must not load
+a terminal library.
 """
 
 from __future__ import annotations

@@ -10,9 +10,11 @@ Sources: linux/inet_diag.h, net/ipv4/inet_diag.c, sock_diag(7).
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -77,29 +79,35 @@ LISTENER: Final = np.dtype(
 
 _REQUEST: Final = struct.Struct("=BBBB48xII")  # struct inet_diag_req: family, lengths, ext, sockid, states, dbs
 _BYTECODE_OP: Final = struct.Struct("=BBH")  # struct inet_diag_bc_op: code, yes, no
-_BYTECODE_EQUAL: Final = 11
-_BYTECODE_JUMP: Final = 1
+_JUMP: Final = 1
+_LOCAL_PORT_EQUAL: Final = 11
+_PEER_PORT_EQUAL: Final = 12
 _BYTECODE_ATTRIBUTE: Final = 1
 
 
-def tcp_request(states: int, extensions: int = 0, ports: Sequence[int] = ()) -> bytes:
-    """The body of a dump request for sockets in the ``states`` mask with one of the local ``ports`` (all when none)."""
+def tcp_request(states: int, extensions: int = 0, ports: Sequence[int] = (), peer_ports: Sequence[int] = ()) -> bytes:
+    """The body of a dump request.
+
+    Args:
+        states: mask of ``1 << TcpState``.
+        extensions: mask of ``1 << (attribute - 1)``.
+        ports: local ports to select; with ``peer_ports`` either will do, and without both all sockets come.
+        peer_ports: remote ports to select.
+    """
     request = _REQUEST.pack(0, 0, 0, extensions, states, 0)
-    if not ports:
-        return request
-    program = port_filter(ports)
-    return request + struct.pack("=HH", 4 + len(program), _BYTECODE_ATTRIBUTE) + program
+    program = port_filter(ports, peer_ports)
+    return request + struct.pack("=HH", 4 + len(program), _BYTECODE_ATTRIBUTE) + program if program else request
 
 
-def port_filter(ports: Sequence[int]) -> bytes:
-    """inet_diag bytecode that accepts these local ports: running off its end accepts, jumping past it rejects."""
-    per_port = 3 * _BYTECODE_OP.size
-    total = len(ports) * per_port - _BYTECODE_OP.size
+def port_filter(ports: Sequence[int], peer_ports: Sequence[int] = ()) -> bytes:
+    """inet_diag bytecode that accepts these ports: running off its end accepts, jumping past it rejects."""
+    tests = [(_LOCAL_PORT_EQUAL, port) for port in ports] + [(_PEER_PORT_EQUAL, port) for port in peer_ports]
+    total = len(tests) * 3 * _BYTECODE_OP.size - _BYTECODE_OP.size
     program = b""
-    for port in ports:
-        program += _BYTECODE_OP.pack(_BYTECODE_EQUAL, 8, 12) + _BYTECODE_OP.pack(0, 0, port)
+    for code, port in tests:
+        program += _BYTECODE_OP.pack(code, 8, 12) + _BYTECODE_OP.pack(0, 0, port)
         if len(program) < total:
-            program += _BYTECODE_OP.pack(_BYTECODE_JUMP, 4, total - len(program))
+            program += _BYTECODE_OP.pack(_JUMP, 4, total - len(program))
     return program
 
 
@@ -134,28 +142,31 @@ class ConnectionTable:
         counts: sockets, shape (ports, STATE_SLOTS).
         receive_bytes: received and unread bytes, shape (ports,). A FIN counts as one byte.
         send_bytes: sent and unacknowledged bytes, shape (ports,).
+            Both include the connecting ends on this host for the ports in ``peer_ports``.
         unaccepted: connections complete in the kernel that nobody accepted yet, shape (ports,).
     """
 
-    def __init__(self, ports: Sequence[int]) -> None:
+    def __init__(self, ports: Sequence[int], peer_ports: Sequence[int] = ()) -> None:
+        """Make an empty table; ``peer_ports`` are some of ``ports``."""
         self.ports = tuple(ports)
         self.counts = np.zeros((len(ports), STATE_SLOTS), np.int64)
         self.receive_bytes = np.zeros(len(ports), np.int64)
         self.send_bytes = np.zeros(len(ports), np.int64)
         self.unaccepted = np.zeros(len(ports), np.int64)
-        self._row_of_port = np.zeros(65536, np.intp)
-        self._row_of_port[list(self.ports)] = np.arange(1, len(ports) + 1)
+        self._row_of_port = _rows_by_port(self.ports, self.ports)
+        self._row_of_peer = _rows_by_port(self.ports, tuple(peer_ports))
 
     def add(self, run: Run) -> None:
         """Count one run; sockets of other ports are left out."""
         messages = run.column(MESSAGE)
-        row = self._row_of_port[messages["port"]]
+        row = self._row_of_port[messages["port"]].astype(np.intp)
         state = messages["state"] & (STATE_SLOTS - 1)
         size = len(self.ports) + 1
         counts = np.bincount(row * STATE_SLOTS + state, minlength=size * STATE_SLOTS)
         self.counts += counts.reshape(size, STATE_SLOTS)[1:]
-        self.receive_bytes += np.bincount(row, messages["receive_queue"], size)[1:].astype(np.int64)
-        self.send_bytes += np.bincount(row, messages["send_queue"], size)[1:].astype(np.int64)
+        queue_row = np.where(row > 0, row, self._row_of_peer[messages["peer_port"]])
+        self.receive_bytes += np.bincount(queue_row, messages["receive_queue"], size)[1:].astype(np.int64)
+        self.send_bytes += np.bincount(queue_row, messages["send_queue"], size)[1:].astype(np.int64)
         complete = (state == TcpState.ESTABLISHED) | (state == TcpState.CLOSE_WAIT)
         waiting = complete & (messages["inode"] == 0)
         self.unaccepted += np.bincount(row[waiting], minlength=size)[1:]
@@ -178,7 +189,16 @@ def read_listeners(diag: DiagSocket) -> npt.NDArray[Any]:
     return diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, ListenerRows).rows()
 
 
-class SocketCounts:
+@lru_cache(maxsize=8)
+def _rows_by_port(ports: tuple[int, ...], selected: tuple[int, ...]) -> npt.NDArray[np.uint16]:
+    """Port -> 1 + its place in ``ports`` for the selected ones, else 0; shape (65536,)."""
+    rows = np.zeros(65536, np.uint16)
+    for port in selected:
+        rows[port] = ports.index(port) + 1
+    return rows
+
+
+class PortCounts:
     """Counts rows by local port, whatever their state."""
 
     def __init__(self) -> None:
@@ -191,25 +211,45 @@ class SocketCounts:
 
 
 def read_bound(diag: DiagSocket, ports: Sequence[int]) -> dict[int, int]:
-    """Sockets bound to these ports that neither listen nor are connected (Linux 6.8 and later; none before).
+    """Sockets bound to each of these ports that neither listen nor are connected.
+
+    Kernels before 6.8 show none of them; ask ``shows_bound`` first.
 
     Raises:
         NetlinkError: the dump failed.
     """
     request = tcp_request(1 << TcpState.BOUND_INACTIVE, ports=ports)
-    counts = diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, SocketCounts).counts if ports else {}
+    counts = diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, PortCounts).counts if ports else {}
     return {port: counts.get(port, 0) for port in ports}
 
 
-def read_connections(diag: DiagSocket, ports: Sequence[int]) -> ConnectionTable:
+def shows_bound(diag: DiagSocket) -> bool:
+    """Whether this kernel dumps bound sockets, tried with one of our own in the namespace of ``diag``.
+
+    Raises:
+        NetlinkError: the dump failed.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        return read_bound(diag, [port])[port] > 0
+
+
+def read_connections(diag: DiagSocket, ports: Sequence[int], peer_ports: Sequence[int] = ()) -> ConnectionTable:
     """Connections of these local ports by state.
+
+    Args:
+        diag: the socket to dump with.
+        ports: local ports.
+        peer_ports: those of them whose connecting ends, where they are on this host, count for the queued bytes too.
 
     Raises:
         NetlinkError: a dump failed.
     """
-    table = ConnectionTable(ports)
+    table = ConnectionTable(ports, peer_ports)
     if ports:
         for states in (LONG_ROWS, SHORT_ROWS):
-            request = tcp_request(states, ports=ports)
-            table.merge(diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, lambda: ConnectionTable(ports)))
+            request = tcp_request(states, ports=ports, peer_ports=peer_ports)
+            part = diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, lambda: ConnectionTable(ports, peer_ports))
+            table.merge(part)
     return table

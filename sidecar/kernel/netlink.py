@@ -32,6 +32,7 @@ _NLMSG_ERROR: Final = 2
 _NLMSG_DONE: Final = 3
 _NLM_F_DUMP_REQUEST: Final = 0x301
 _NLM_F_DUMP_INTR: Final = 0x10
+_MAX_ERRNO: Final = 4095  # linux/err.h
 _NLA_TYPE_MASK: Final = 0x3FFF
 _DONE_BYTES: Final = HEADER_BYTES + _ERROR_CODE.size
 
@@ -122,6 +123,8 @@ def _raise_for_error(data: memoryview, offset: int, length: int, kind: int) -> N
             raise NetlinkError("netlink error message without an error code")
         return
     code = -_ERROR_CODE.unpack_from(data, offset + HEADER_BYTES)[0]
+    if code > _MAX_ERRNO:
+        raise NetlinkError(f"netlink message with {code} where an error code should be")
     if code > 0:
         raise NetlinkError(f"the kernel refused the socket dump: {os.strerror(code)}", code)
 

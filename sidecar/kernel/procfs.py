@@ -149,7 +149,7 @@ def read_pids(root: Path) -> list[int]:
     return [int(name) for name in _names(root) if name.isdecimal() and name.isascii()]
 
 
-def read_stat(root: Path, pid: int) -> Stat:
+def read_stat(root: Path, pid: int | str) -> Stat:
     """``parse_stat`` of a process."""
     return parse_stat((root / str(pid) / "stat").read_bytes())
 
@@ -203,7 +203,7 @@ def sizes_count_descriptors(root: Path) -> bool:
         return False
 
 
-def read_descriptor_count(root: Path, pid: int, by_size: bool) -> int:
+def read_descriptor_count(root: Path, pid: int | str, by_size: bool) -> int:
     """Open descriptors of a process: 1 µs and no privilege by size, else a listing that needs the same user."""
     directory = root / str(pid) / "fd"
     return directory.stat().st_size if by_size else len(_names(directory))

@@ -83,6 +83,13 @@ class Sidecar:
                 return int(found[1])
         raise AssertionError(f"the sidecar did not start: {self.log}")
 
+    def stop(self) -> str:
+        """End the sidecar; everything that it logged."""
+        assert self.process.stderr is not None
+        self.process.terminate()
+        self.process.wait(SECONDS)
+        return "".join(self.log) + self.process.stderr.read()  # what communicate() would return lacks the read-ahead
+
     def scrape(self) -> Samples:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
             text = response.read().decode()

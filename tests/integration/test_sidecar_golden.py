@@ -14,11 +14,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from sidecar.__main__ import start_sampler, start_server
+from sidecar.clock import Clock
 from sidecar.config import SidecarSettings
 from sidecar.http import MetricsServer
 from sidecar.kernel.inet_diag import TcpState
 from sidecar.kernel.netlink import DiagSocket
-from sidecar.sampler import Clock, Sampler
+from sidecar.sampler import Sampler
 from sidecar.target import parse_engine
 from telemetry.catalog import BY_NAME
 from telemetry.layout import API, CORE, EXPORTER
@@ -65,9 +66,13 @@ def answer(request: bytes) -> list[bytes]:
     if request[:1] == b"\1":
         return [b"".join(map(unix_message, UNIX)) + done()]
     states = int.from_bytes(request[52:56], "little")
-    sockets = (
-        LISTENERS if states == 1 << TcpState.LISTEN else SHORT if states >> TcpState.TIME_WAIT & 1 else CONNECTIONS
-    )
+    if states == 1 << TcpState.LISTEN:
+        sockets = LISTENERS
+    elif states == 1 << TcpState.BOUND_INACTIVE:
+        port = int.from_bytes(request[-2:], "little")  # the last operand of the port filter
+        sockets = [InetSocket(port, 7, inode=59000)]
+    else:
+        sockets = SHORT if states >> TcpState.TIME_WAIT & 1 else CONNECTIONS
     return [b"".join(map(inet_message, sockets)), done()]
 
 
@@ -106,7 +111,7 @@ def server(runtime_dir: Path) -> Iterator[MetricsServer]:
         parse_engine(settings.engine),
         runtime_dir,
         PROC,
-        Clock(monotonic=lambda: now[0], wall_ns=lambda: 1_790_003_600 * 10**9),
+        Clock(monotonic=lambda: now[0], wall_ns=lambda: 1_790_003_600 * 10**9, thread_cpu=lambda: 0.0),
         DiagSocket(fake_opener(answer)),
     )
     for _ in range(2):

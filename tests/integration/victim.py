@@ -5,6 +5,7 @@ Run by the tests as ``python -m tests.integration.victim``.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -15,8 +16,15 @@ from typing import Any
 
 from telemetry.layout import LAYOUTS
 from telemetry.scoreboard import Writer
+from tests.integration.half_open import open_tun, send_syns
 
 _kept: list[Any] = []
+
+
+def raise_loopback() -> None:
+    """A new network namespace has its loopback interface down."""
+    with socket.socket() as control:
+        fcntl.ioctl(control, 0x8914, struct.pack("16sH14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
 
 
 def listen(port: int = 0, backlog: int = 16, reuse: bool = False, address: str = "127.0.0.1") -> int:
@@ -40,6 +48,19 @@ def accept_all() -> int:
         except BlockingIOError:
             return count
         count += 1
+
+
+def begin_to_listen() -> None:
+    _kept[0].listen(5)
+
+
+def connect(port: int, count: int) -> None:
+    _kept.extend(socket.create_connection(("127.0.0.1", port)) for _ in range(count))
+
+
+def half_open(port: int, count: int) -> None:
+    _kept.append(tun := open_tun())
+    send_syns(tun, port, count)
 
 
 def close_listener() -> None:

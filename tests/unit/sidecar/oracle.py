@@ -24,6 +24,7 @@ class InetSocket:
     cookie: int = 0
     drops: int | None = None
     family: int = 2
+    peer_port: int = 1
     extras: tuple[tuple[int, bytes], ...] = ()
 
 
@@ -56,10 +57,9 @@ def error(code: int) -> bytes:
 
 
 def inet_message(one: InetSocket, flags: int = 2) -> bytes:
-    body = INET.pack(
-        one.family, one.state, 0, 0, struct.pack(">H", one.port), b"\0\1", b"", b"", 0, one.cookie, 0, one.receive,
-        one.send, 0, one.inode,
-    )  # fmt: skip
+    ports = struct.pack(">H", one.port), struct.pack(">H", one.peer_port)
+    queues = one.receive, one.send
+    body = INET.pack(one.family, one.state, 0, 0, *ports, b"", b"", 0, one.cookie, 0, *queues, 0, one.inode)
     for kind, payload in one.extras:
         body += attribute(kind, payload)
     if one.drops is not None:
@@ -92,9 +92,9 @@ def read_inet(data: bytes) -> list[InetSocket]:
             if attribute_kind == SKMEMINFO:
                 drops = struct.unpack_from("=9I", data, offset + place + 4)[8]
             place += length + -length % 4
-        (port,) = struct.unpack(">H", values[4])
+        port, peer_port = struct.unpack(">HH", values[4] + values[5])
         found.append(
-            InetSocket(port, values[1], values[11], values[12], values[14], values[9], drops, family=values[0])
+            InetSocket(port, values[1], values[11], values[12], values[14], values[9], drops, values[0], peer_port)
         )
         offset += size + -size % 4
     return found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ from sidecar.kernel.inet_diag import (
     ListenerRows,
     TcpState,
     port_filter,
+    read_bound,
     read_connections,
     read_listeners,
+    shows_bound,
     tcp_request,
 )
 from sidecar.kernel.netlink import BLOCK_BYTES, DiagSocket, NetlinkError, split_messages
@@ -86,16 +89,17 @@ def test_captured_listeners() -> None:
     rows = parse(ListenerRows(), (FIXTURES / "listen.bin").read_bytes()).rows()
     found = rows[["port", "depth", "limit", "drops", "inode"]].tolist()
     assert sorted(found) == sorted(tuple(row) for row in EXPECTED["listeners"])
-    assert len(set(rows["cookie"].tolist())) == 4
+    assert len(set(rows["cookie"].tolist())) == len(rows)
 
 
 def test_captured_connections() -> None:
-    full, six = EXPECTED["full"], EXPECTED["six"]
-    table = ConnectionTable([full["port"], six["port"]])
+    full, six, half_open = EXPECTED["full"], EXPECTED["six"], EXPECTED["half_open"]
+    table = ConnectionTable([full["port"], six["port"], half_open["port"]])
     for name in ("connections_long", "connections_short"):
         parse(table, (FIXTURES / f"{name}.bin").read_bytes())
     assert table.counts[0, TcpState.ESTABLISHED] == full["established"]
-    assert table.unaccepted.tolist() == [full["unaccepted"], 0]
+    assert table.unaccepted.tolist() == [full["unaccepted"], 0, 0]
+    assert table.counts[2, TcpState.SYN_RECEIVED] == half_open["syn_received"]
     assert {
         state: table.counts[1, TcpState[state.upper()]] for state in ("established", "close_wait", "time_wait")
     } == {state: six[state] for state in ("established", "close_wait", "time_wait")}
@@ -210,6 +214,7 @@ def test_garbage_raises_nothing_but_the_declared_exception(data: bytes) -> None:
         (message(b"", kind=2), "without an error code"),
         (error(errno.EPERM), "refused the socket dump: Operation not permitted"),
         (done(-errno.ENOENT), "No such file"),
+        (done(-(2**31)), "2147483648 where an error code should be"),
     ],
 )
 def test_malformed_reply_is_told(data: bytes, words: str) -> None:
@@ -278,24 +283,57 @@ def test_no_ports_means_no_dump() -> None:
 # --- requests
 
 
-def accepts(program: bytes, port: int) -> bool:
+def accepts(program: bytes, port: int, peer: int = 0) -> bool:
     """inet_diag_bc_run() of net/ipv4/inet_diag.c for the operations in use."""
     position = 0
     while position < len(program):
         code, yes, no = struct.unpack_from("=BBH", program, position)
-        if code == 11:
+        if code in (11, 12):
             wanted = struct.unpack_from("=BBH", program, position + 4)[2]
-            position += yes if port == wanted else no
+            position += yes if wanted == (port if code == 11 else peer) else no
         else:
             position += no
     return position == len(program)
 
 
-@given(st.lists(st.integers(0, 65535), min_size=1, max_size=40, unique=True), st.integers(0, 65535))
-def test_port_filter_accepts_exactly_its_ports(ports: list[int], other: int) -> None:
-    program = port_filter(ports)
-    assert all(accepts(program, port) for port in ports)
-    assert accepts(program, other) == (other in ports)
+PORTS = st.lists(st.integers(0, 65535), max_size=20, unique=True)
+
+
+@given(PORTS, PORTS, st.integers(0, 65535), st.integers(0, 65535))
+def test_port_filter_accepts_exactly_its_ports(ports: list[int], peers: list[int], port: int, peer: int) -> None:
+    program = port_filter(ports, peers)
+    if not program:
+        assert not ports + peers
+        return
+    assert all(accepts(program, wanted, peer) for wanted in ports)
+    assert all(accepts(program, port, wanted) for wanted in peers)
+    assert accepts(program, port, peer) == (port in ports or peer in peers)
+
+
+def test_connecting_ends_count_for_the_queues_of_their_port_only() -> None:
+    sockets = [
+        InetSocket(5555, 1, receive=7, inode=1, peer_port=40000),
+        InetSocket(40000, 1, send=90, inode=2, peer_port=5555),
+        InetSocket(41000, 1, send=500, inode=3, peer_port=8000),
+    ]
+    table = parse(ConnectionTable([8000, 5555], peer_ports=[5555]), b"".join(map(inet_message, sockets)) + done())
+    assert table.counts[:, 1].tolist() == [0, 1]
+    assert (table.receive_bytes.tolist(), table.send_bytes.tolist()) == ([0, 7], [0, 90])
+
+
+def test_bound_sockets_of_the_wanted_ports() -> None:
+    rows = [inet_message(InetSocket(8000, 7, inode=5)) for _ in range(2)]
+    assert read_bound(replay(b"".join(rows) + done()), [8000, 9000]) == {8000: 2, 9000: 0}
+    assert read_bound(replay(), []) == {}
+
+
+def test_this_kernel_shows_its_bound_sockets_or_says_that_it_does_not() -> None:
+    assert shows_bound(replay(done())) is False
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        diag = DiagSocket()
+        assert read_bound(diag, [bound.getsockname()[1]])[bound.getsockname()[1]] == int(shows_bound(diag))
+        diag.close()
 
 
 def test_request_layout() -> None:

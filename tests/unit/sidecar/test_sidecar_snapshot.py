@@ -56,9 +56,11 @@ def test_an_empty_snapshot_has_no_zeros_for_what_it_did_not_see() -> None:
         "enginescope_build",
         "enginescope_engine_found",
         "enginescope_engine_up",
+        "enginescope_sidecar_connection_scan_interval_seconds",
         "enginescope_sidecar_last_sample_timestamp_seconds",
         "enginescope_sidecar_loop_gap_seconds",
         "enginescope_sidecar_page_errors",
+        "enginescope_sidecar_socket_dump_retries",
     }
 
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.pages import OutputBacklog
+from sidecar.scan_interval import ScanInterval
 from sidecar.totals import RunningTotal, RunningVector, SampleHistogram
 
 UPDATES = st.lists(st.dictionaries(st.integers(0, 3), st.integers(0, 100), max_size=3), max_size=20)
@@ -99,3 +100,16 @@ def test_a_starved_sidecar_forgets_the_age() -> None:
     assert backlog.age == 0.0
     backlog.clear()
     assert backlog.messages is None
+
+
+# --- how often connections are scanned
+
+
+def test_scans_stay_within_their_share_of_a_core() -> None:
+    interval = ScanInterval()
+    assert interval.is_due(100.0)
+    for cpu, seconds in ((0.001, 1.0), (0.02, 2.0), (0.5, 5.0)):
+        interval.note(100.0, cpu)
+        assert interval.seconds == seconds
+        assert not interval.is_due(100.0 + seconds - 0.2)
+        assert interval.is_due(100.0 + seconds - 0.01)

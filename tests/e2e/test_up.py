@@ -212,4 +212,4 @@ def test_prometheus_has_exemplars_that_lead_to_traces(runtime_dir: Path) -> None
         spans = eventually("its trace", lambda: json.loads(get(running.ports["otlp"], f"/api/traces/{trace_id}")))
         assert len(spans) == 7
         server = next(span for span in spans if span["kind"] == "SPAN_KIND_SERVER")
-        assert server["attributes"]["enginescope.accept_queue.max"] == 0  # from the sidecar's page
+        assert 0 <= server["attributes"]["enginescope.accept_queue.max"] <= 2048  # from the sidecar's page

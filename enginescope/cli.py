@@ -54,6 +54,9 @@ def up(
     seconds: Annotated[float, typer.Option("--for", min=0, help="Stop after so many seconds; 0: run on.")] = 0,
     rate: Annotated[float, typer.Option(min=0, max=1000, help="Built-in traffic, requests a second.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
+    time_scale: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Factor on the alert rules' windows and waits, for quick drills.")
+    ] = 1.0,
     engine_flag: Annotated[
         list[str] | None, typer.Option(help="A flag for the engine, such as --engine-flag=--backlog=128.")
     ] = None,
@@ -67,7 +70,7 @@ def up(
     from telemetry.scoreboard import PageError
 
     ports = Ports(engine_port, sidecar_port, prometheus_port, alertmanager_port, page_receiver_port, otlp_port)
-    options = Options(model, name, ports, seconds, rate, as_json, tuple(engine_flag or ()))
+    options = Options(model, name, ports, seconds, rate, as_json, tuple(engine_flag or ()), time_scale)
     try:
         status = Session(options).run()
     except (UpError, PageError) as error:

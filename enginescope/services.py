@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from alerts import catalogue
+from alerts.build import DASHBOARD_BASE, RUNBOOK_BASE, build
 from deploy import render
 from enginescope import toolchain
 from enginescope.probe import is_ready
@@ -65,6 +66,8 @@ class Plan:
     engine_flags: tuple[str, ...] = ()
     paging: bool = True
     """Whether Prometheus and Alertmanager are there."""
+    time_scale: float = 1.0
+    """Factor on the windows and waits of the alert rules; below 1 for drills."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,15 @@ def _paging(plan: Plan) -> Iterator[Part]:
     )
 
 
+def _rules(plan: Plan) -> Path:
+    """The shipped rules, or the same ones with another sense of time."""
+    if plan.time_scale == 1:
+        return catalogue.BUILT
+    scaled = plan.work_dir / "rules.yaml"
+    scaled.write_text(build(catalogue.alerts(), plan.time_scale, RUNBOOK_BASE, DASHBOARD_BASE))
+    return scaled
+
+
 def _write_configs(plan: Plan) -> tuple[Path, Path]:
     ports = plan.ports
     prometheus, alertmanager = plan.work_dir / "prometheus.yaml", plan.work_dir / "alertmanager.yaml"
@@ -211,7 +223,7 @@ def _write_configs(plan: Plan) -> tuple[Path, Path]:
             sidecar=f"{HOST}:{ports.sidecar}",
             prometheus=f"{HOST}:{ports.prometheus}",
             alertmanager=f"{HOST}:{ports.alertmanager}",
-            rules=catalogue.BUILT,
+            rules=_rules(plan),
         )
     )
     alertmanager.write_text(render.render_alertmanager(page_receiver=f"{HOST}:{ports.page_receiver}"))

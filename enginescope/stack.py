@@ -32,6 +32,8 @@ class Stack(msgspec.Struct, frozen=True):
     pids: dict[str, int]
     """Process-group leader of each supervised process."""
     runtime_dir: str
+    time_scale: float = 1.0
+    """Factor on the windows and waits of the alert rules in use."""
 
     @classmethod
     def load(cls, runtime_dir: Path | str) -> Stack:

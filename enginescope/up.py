@@ -51,6 +51,8 @@ class Options:
     """Requests a second of the built-in traffic; 0 for none."""
     as_json: bool
     engine_flags: tuple[str, ...] = ()
+    time_scale: float = 1.0
+    """Factor on the windows and waits of the alert rules."""
 
 
 @dataclass
@@ -101,11 +103,13 @@ class Session:
             self._work_dir,
             options.engine_flags,
             paging=not self._missing_tools(),
+            time_scale=options.time_scale,
         )
         self._parts = list(parts(self._plan))
         self._supervisor = Supervisor(self._say, lambda name: hold_file(self._runtime_dir, name).exists())
         self._ready: dict[str, bool] = dict.fromkeys((part.name for part in self._parts), False)
         self._traffic = Traffic()
+        self._saved: Stack | None = None
         self._next_page = 0
         self._pages = 0
 
@@ -183,8 +187,8 @@ class Session:
         return kept
 
     def _announce(self) -> None:
-        pids = {name: running.pid for name, running in self._supervisor.services.items()}
-        Stack(os.getpid(), self._plan.engine, vars(self._plan.ports).copy(), pids, str(self._runtime_dir)).save()
+        self._saved = self._marker()
+        self._saved.save()
         port = self._plan.ports.engine
         self._say(
             "\nAsk it something:\n\n"
@@ -224,13 +228,21 @@ class Session:
 
     def _update_pids(self) -> None:
         """Keep the marker true after restarts: drills signal these process groups."""
-        try:
-            marker = Stack.load(self._runtime_dir)
-        except StackError:
-            return
-        pids = {name: running.pid for name, running in self._supervisor.services.items() if running.restart}
-        if pids != marker.pids:
-            Stack(marker.pid, marker.engine, marker.ports, pids, marker.runtime_dir).save()
+        marker = self._marker()
+        if marker != self._saved:
+            self._saved = marker
+            marker.save()
+
+    def _marker(self) -> Stack:
+        services = self._supervisor.services.values()
+        return Stack(
+            pid=os.getpid(),
+            engine=self._plan.engine,
+            ports=vars(self._plan.ports).copy(),
+            pids={running.name: running.pid for running in services if running.restart},
+            runtime_dir=str(self._runtime_dir),
+            time_scale=self._plan.time_scale,
+        )
 
     def _show_pages(self) -> None:
         for page in self._new_pages():

@@ -11,7 +11,7 @@ import yaml
 ROOT: Final = Path(__file__).parent
 BUILT: Final = ROOT / "built" / "enginescope.rules.yaml"
 
-_ACRONYMS: Final = frozenset({"tcp", "syn", "gpu", "slo"})
+_ACRONYMS: Final = frozenset({"tcp", "syn", "fd", "gpu", "slo"})
 
 
 class AlertError(Exception):

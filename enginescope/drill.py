@@ -28,8 +28,10 @@ _POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 300.0
 PAGE_SECONDS: Final = 120.0
 """Added to the dead-man's timeout, which decides when Watchdog pages."""
+UNASKED_SECONDS: Final = 180.0
+"""``all`` leaves out a drill that takes longer because its failure develops slowly."""
 RESOLVED_SECONDS: Final = 300.0
-"""Longer than any window plus ``keep_firing_for`` in the rules."""
+"""Longer than any window plus ``keep_firing_for`` in the rules, those of drills with ``MINUTES`` apart."""
 HEALTHY_SECONDS: Final = 180.0
 """A restarted engine loads its model first."""
 
@@ -41,7 +43,11 @@ class DrillError(Exception):
 
 
 class Drill(Protocol):
-    """What ``alerts/<failure>/drill.py`` offers. ``WHOLE_STACK = True`` says that its page names no engine."""
+    """What ``alerts/<failure>/drill.py`` offers.
+
+    ``WHOLE_STACK = True`` says that its page names no engine. ``MINUTES`` says how much longer than others the failure
+    takes with the rules as shipped; faster rules shorten that.
+    """
 
     __doc__: str | None
 
@@ -74,7 +80,7 @@ def drill_names() -> list[str]:
 
 
 def run_drills(names: Sequence[str], stack: Stack, report: Report) -> list[DrillResult]:
-    """Run drills one after the other; ``all`` stands for every one.
+    """Run drills one after the other; ``all`` stands for every one that is not slow.
 
     Raises:
         DrillError: there is no drill of that name.
@@ -83,15 +89,37 @@ def run_drills(names: Sequence[str], stack: Stack, report: Report) -> list[Drill
     for name in names:
         if name != "all" and name not in known:
             raise DrillError(f"there is no drill {name!r}: choose all or one of {', '.join(known)}")
-    chosen = known if "all" in names else list(dict.fromkeys(names))
+    chosen = [*_quick(known, names, stack, report)] if "all" in names else list(dict.fromkeys(names))
     with _end_on_sigterm():
         # Drills restart processes, so the marker is read again for each.
         return [run_drill(name, Stack.load(stack.runtime_dir), report) for name in chosen]
 
 
+def _load(name: str) -> Drill:
+    return cast("Drill", importlib.import_module(f"alerts.{name}.drill"))
+
+
+def _quick(known: Sequence[str], named: Sequence[str], stack: Stack, report: Report) -> Iterator[str]:
+    for name in known:
+        slow = extra_seconds(_load(name), stack)
+        if slow > UNASKED_SECONDS and name not in named:
+            report(
+                f"{name}: skipped: with these rules it takes up to {slow / 60:.0f} minutes longer; name it, or start "
+                f"the stack with faster rules"
+            )
+        else:
+            yield name
+
+
+def extra_seconds(drill: Drill, stack: Stack) -> float:
+    """How much longer than others this drill takes with the rules that the stack has."""
+    minutes: float = getattr(drill, "MINUTES", 0)
+    return minutes * 60 * stack.time_scale
+
+
 def run_drill(name: str, stack: Stack, report: Report, drill: Drill | None = None) -> DrillResult:
     """Run one drill. A failure is in the result; only an interrupt is raised, after mending."""
-    drill = drill or cast("Drill", importlib.import_module(f"alerts.{name}.drill"))
+    drill = drill or _load(name)
     run = _Run(name, stack, drill, report)
     try:
         run.wait_for_quiet()
@@ -116,11 +144,13 @@ class _Run:
         self._drill = drill
         self._report = report
         self._last_id = 0
+        self._extra = extra_seconds(drill, stack)
 
     def wait_for_quiet(self) -> None:
         """Wait until the alert is not firing and the failure not there."""
         told = False
-        for _ in _until(QUIET_SECONDS):
+        limit = QUIET_SECONDS + self._extra
+        for _ in _until(limit):
             newest = {page.fingerprint: page for page in self._pages(since=0)}
             firing = [page for page in newest.values() if page.status == "firing"]
             if not firing and not self._shown():
@@ -128,12 +158,12 @@ class _Run:
             if not told:
                 self._report(f"{self.result.name}: waiting until {self._alert} has resolved")
                 told = True
-        raise DrillError(f"{self._alert} was firing or its cause was there already, {QUIET_SECONDS:.0f} s long")
+        raise DrillError(f"{self._alert} was firing or its cause was there already, {limit:.0f} s long")
 
     def wait_for_page(self, stamp: int) -> Page:
         """Wait for the evidence and for the page."""
         page: Page | None = None
-        limit = PAGE_SECONDS + _deadman(self._stack)["timeout_seconds"]
+        limit = PAGE_SECONDS + _deadman(self._stack)["timeout_seconds"] + self._extra
         for _ in _until(limit):
             if self.result.seconds_to_evidence is None and self._shown():
                 self.result.seconds_to_evidence = _seconds(stamp, time.time_ns())
@@ -149,12 +179,13 @@ class _Run:
 
     def wait_for_resolved(self, stamp: int, page: Page) -> None:
         """Wait for the end of that page."""
-        for _ in _until(RESOLVED_SECONDS):
+        limit = RESOLVED_SECONDS + self._extra
+        for _ in _until(limit):
             if resolved := self._new_page("resolved", page.fingerprint):
                 self.result.seconds_to_resolved = _seconds(stamp, resolved.received_ns)
                 self._report(f"{self.result.name}: resolved after {self.result.seconds_to_resolved:.2f} s")
                 return
-        raise DrillError(f"{self._alert} had not resolved {RESOLVED_SECONDS:.0f} s after it was mended")
+        raise DrillError(f"{self._alert} had not resolved {limit:.0f} s after it was mended")
 
     def _shown(self) -> bool:
         try:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
+from alerts.crowd import api_pid, room_for
 from enginescope.drill import DrillError, wait_healthy
 from enginescope.probe import samples, total
 from enginescope.stack import Stack
-from telemetry.layout import API
-from telemetry.scoreboard import PageError, Reader, pages
 
 _MARGIN: Final = 64
 """Connections beyond the limit. The kernel drops them, and drops them again at each retry."""
-_OTHER_FILES: Final = 64
 
 
 @contextmanager
@@ -32,7 +28,7 @@ def inject(stack: Stack) -> Iterator[int]:
     count = limit + 1 + _MARGIN
     if depth is None or limit == 0:
         raise DrillError(f"the sidecar does not show the accept queue of port {stack.ports['engine']}")
-    with _open_files(count), ExitStack() as clients:
+    with room_for(count), ExitStack() as clients:
         stamp = time.time_ns()
         try:
             os.kill(pid, signal.SIGSTOP)
@@ -59,44 +55,8 @@ def queue(stack: Stack) -> tuple[int | None, int]:
     return None if depth is None else int(depth), int(limit or 0)
 
 
-def api_pid(stack: Stack) -> int:
-    """The process that owns the page with the API's role, when it belongs to the stack's engine.
-
-    Raises:
-        DrillError: there is none.
-    """
-    for path in pages(Path(stack.runtime_dir)):
-        try:
-            reader = Reader(path)
-        except PageError:
-            continue
-        pid = reader.owner() if reader.header.role == API.role else None
-        reader.close()
-        if pid and os.getpgid(pid) == stack.pids["engine"]:
-            return pid
-    raise DrillError(f"no API process of the stack's engine has a page in {stack.runtime_dir}")
-
-
 def _connect(client: socket.socket, port: int) -> None:
     client.settimeout(0)
     error = client.connect_ex(("127.0.0.1", port))
     if error not in (0, errno.EINPROGRESS):
         raise DrillError(f"cannot connect to port {port}: {os.strerror(error)}")
-
-
-@contextmanager
-def _open_files(count: int) -> Iterator[None]:
-    """Allow this process so many connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = count + _OTHER_FILES
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise DrillError(
-            f"filling an accept queue of {count - _MARGIN - 1} takes {needed} open files and the hard limit is {hard}: "
-            f"raise it (ulimit -Hn), or start the engine with a smaller backlog"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -17,6 +17,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self, TypeVar
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -25,7 +26,7 @@ from alerts import build
 from deploy import render
 from enginescope import drill, toolchain
 from enginescope.page_receiver import Page, PageReceiver, PageReceiverSettings
-from enginescope.probe import is_ready, samples, total
+from enginescope.probe import is_ready, query, samples, total
 from enginescope.stack import Stack
 
 HOST = "127.0.0.1"
@@ -65,13 +66,25 @@ class Sidecar:
             f"enginescope_listener_accept_queue_limit{listener}": 128,
             f"enginescope_listener_drops_total{listener}": 0,
             "enginescope_netns_listen_overflows_total": 0,
+            f"enginescope_connections_limit{listener}": 1048576,
+            'enginescope_process_max_fds{process="api"}': 1048576,
+            'enginescope_process_start_time_seconds{process="api"}': 1.7e9,
         }
+        self.hold(50)
 
     def overflow(self) -> None:
         listener = '{port="8000",role="http"}'
         self.numbers[f"enginescope_listener_accept_queue_depth{listener}"] = 129
         self.numbers[f"enginescope_listener_drops_total{listener}"] += 7
         self.numbers["enginescope_netns_listen_overflows_total"] += 7
+
+    def hold(self, connections: float, limit: int = 0) -> None:
+        """So many connections, each of them an open file; and another limit, when there is one."""
+        self.numbers['enginescope_connections{port="8000",role="http",state="established"}'] = connections
+        self.numbers['enginescope_process_open_fds{process="api"}'] = connections + 10
+        if limit:
+            self.numbers['enginescope_connections_limit{port="8000",role="http"}'] = limit
+            self.numbers['enginescope_process_max_fds{process="api"}'] = limit
 
     def start(self) -> None:
         sidecar = self
@@ -266,11 +279,45 @@ def test_a_dead_engine_holds_back_its_queue(paging: Paging) -> None:
     since = paging.last_id()
     paging.chat.numbers["enginescope_engine_up"] = paging.chat_spare.numbers["enginescope_engine_up"] = 0
     paging.wait_for_page("EngineDown", "firing", since, engine="chat")
-    paging.chat.overflow()
-    paging.code.overflow()
-    paging.wait_for_page("TCPBacklogFull", "firing", since, engine="code")
+    held_back = {"TCPBacklogFull", "ConnectionsNearLimit", "FDExhausted"}
+    for sidecar in (paging.chat, paging.code):
+        sidecar.overflow()
+        sidecar.hold(100, limit=100)
+    for alert in held_back:
+        paging.wait_for_page(alert, "firing", since, engine="code")
     time.sleep(2)
-    assert [page.labels["engine"] for page in paging.pages(since) if page.alert == "TCPBacklogFull"] == ["code"]
+    assert all(_is_firing(paging, alert, "chat") for alert in held_back)
+    assert {page.labels["engine"] for page in paging.pages(since) if page.alert in held_back} == {"code"}
+
+
+def test_growth_is_a_page_until_the_limit_is_near(paging: Paging) -> None:
+    """Both engines grow alike. Engine chat is at its limits already, so its growth is no news."""
+    since, begin = paging.last_id(), time.monotonic()
+    growth = ("ConnectionGrowth", "FDGrowth")
+
+    def grown() -> bool:
+        connections = 100 + 60 * (time.monotonic() - begin)
+        for sidecar in (paging.chat, paging.chat_spare):
+            sidecar.hold(connections, limit=100)
+        paging.code.hold(connections)
+        paged = {(page.alert, page.labels["engine"]) for page in paging.pages(since)}
+        return {(alert, "code") for alert in growth} <= paged and all(_is_firing(paging, a, "chat") for a in growth)
+
+    wait_for(grown, "growth of engine code")
+    time.sleep(1)
+    pages = {(page.alert, page.labels["engine"], page.receiver) for page in paging.pages(since)}
+    assert pages == {
+        ("ConnectionsNearLimit", "chat", "page"),
+        ("FDExhausted", "chat", "page"),
+        ("ConnectionGrowth", "code", "ticket"),
+        ("FDGrowth", "code", "ticket"),
+    }
+
+
+def _is_firing(paging: Paging, alert: str, engine: str) -> bool:
+    """Whether Prometheus says so, whatever Alertmanager makes of it."""
+    selector = f'ALERTS{{alertname="{alert}",engine="{engine}",alertstate="firing"}}'
+    return query(paging.stack.ports["prometheus"], quote(selector)) is not None
 
 
 class FakeDrill:

@@ -40,6 +40,7 @@ def root(tmp_path: Path) -> Path:
         ("watchdog", "Watchdog"),
         ("syn_queue_full", "SYNQueueFull"),
         ("gpu_idle_with_work", "GPUIdleWithWork"),
+        ("fd_growth", "FDGrowth"),
     ],
 )
 def test_alert_names(failure: str, alert: str) -> None:

@@ -73,6 +73,24 @@ def test_the_rule_tests_notice_another_threshold(promtool: Path, copy: Path, thr
     assert _promtool(promtool, "test", "rules", test).returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("connection_growth", "connections:sum[5m] offset 5m", "connections:sum[5m]"),
+        ("fd_growth", "open_fds:max[10m] offset 10m", "open_fds:max[10m]"),
+        ("fd_exhausted", "> 0.9", "> 0.95"),
+        ("connections_near_limit", "established|close_wait", "established"),
+        ("close_wait_leak", '{kind="owned"}', ""),
+    ],
+)
+def test_the_rule_tests_notice_half_a_rule(promtool: Path, copy: Path, name: str, old: str, new: str) -> None:
+    rule = copy / name / "rule.yaml"
+    assert old in rule.read_text()
+    rule.write_text(rule.read_text().replace(old, new))
+    assert build.main(["--folders", str(copy), "--output", str(copy / "built" / BUILT.name)]) == 0
+    assert _promtool(promtool, "test", "rules", copy / name / "test.yaml").returncode == 1
+
+
 def test_an_unbroken_copy_has_no_problems(copy: Path) -> None:
     assert _problems(copy) == []
 

@@ -1,0 +1,266 @@
+"""Drills with crowds of clients, on a real process that accepts and keeps them, and that all of it is mended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from alerts import crowd
+from alerts.close_wait_leak import drill as close_wait_leak
+from alerts.connection_growth import drill as connection_growth
+from alerts.connections_near_limit import drill as connections_near_limit
+from alerts.fd_exhausted import drill as fd_exhausted
+from alerts.fd_growth import drill as fd_growth
+from enginescope import drill
+from enginescope.probe import ProbeError, is_ready
+from enginescope.stack import Stack
+from tests.integration.test_drills import HOST, process, rows, state, until
+
+API = f"""
+import asyncio, sys
+from pathlib import Path
+from telemetry.layout import API
+from telemetry.scoreboard import Writer
+
+async def serve(reader, writer):
+    if await reader.read(4096):
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "{HOST}", 0, backlog=256)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+writer = Writer(Path(sys.argv[1]), API)
+asyncio.run(main())
+"""
+
+
+def connected(port: int, state_code: str = "01") -> int:
+    return sum(row[3] == state_code for row in rows(port))
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def soft_limit(pid: int) -> int:
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+
+
+@contextmanager
+def serving(answer: Callable[[str], str]) -> Iterator[int]:
+    """An HTTP server that answers each path with a text."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = answer(self.path).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+class FakePrometheus:
+    """Answers one number to every query."""
+
+    value: float | None = None
+
+    def answer(self, _: str) -> str:
+        result = [] if self.value is None else [{"value": [0, str(self.value)]}]
+        return json.dumps({"data": {"result": result}})
+
+
+@pytest.fixture
+def prometheus() -> FakePrometheus:
+    return FakePrometheus()
+
+
+@pytest.fixture
+def stack(tmp_path: Path, prometheus: FakePrometheus) -> Iterator[Stack]:
+    with ExitStack() as started:
+        api = started.enter_context(process(sys.executable, "-c", API, str(tmp_path)))
+        assert api.stdout is not None
+        port = int(api.stdout.readline())
+
+        def metrics(_: str) -> str:
+            labels = f'port="{port}",role="http"'
+            limit = soft_limit(api.pid)
+            return (
+                f'enginescope_connections{{{labels},state="established"}} {connected(port)}\n'
+                f"enginescope_connections_limit{{{labels}}} {limit}\n"
+                f'enginescope_close_wait_sockets{{{labels},kind="owned"}} {connected(port, "08")}\n'
+                f'enginescope_process_open_fds{{process="api"}} {crowd.open_files(api.pid)}\n'
+                f'enginescope_process_max_fds{{process="api"}} {limit}\n'
+            )
+
+        ports = {"engine": port}
+        ports["sidecar"] = started.enter_context(serving(metrics))
+        ports["prometheus"] = started.enter_context(serving(prometheus.answer))
+        yield Stack(os.getpid(), "chat", ports, {"engine": api.pid}, str(tmp_path), time_scale=0.001)
+
+
+def test_the_limit_is_reached_and_put_back(stack: Stack) -> None:
+    pid, port = stack.pids["engine"], stack.ports["engine"]
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert not fd_exhausted.evidence(stack)
+    with fd_exhausted.inject(stack):
+        until(lambda: crowd.open_files(pid) == soft_limit(pid))
+        assert soft_limit(pid) < before[0]
+        assert fd_exhausted.evidence(stack)
+        assert not is_ready(port, "/health")
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == before
+    assert is_ready(port, "/health")
+    until(lambda: connected(port) == 0)
+
+
+def test_connections_come_near_the_limit_without_reaching_it(stack: Stack) -> None:
+    pid, port = stack.pids["engine"], stack.ports["engine"]
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert not connections_near_limit.evidence(stack)
+    with connections_near_limit.inject(stack):
+        assert 0.85 < connected(port) / soft_limit(pid) < 0.9
+        assert connections_near_limit.evidence(stack)
+        assert is_ready(port, "/health")
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == before
+    until(lambda: connected(port) == 0)
+
+
+def test_the_stopped_process_owns_what_its_clients_closed(stack: Stack) -> None:
+    pid, port = stack.pids["engine"], stack.ports["engine"]
+    assert not close_wait_leak.evidence(stack)
+    with close_wait_leak.inject(stack):
+        assert state(pid) == "T"
+        until(lambda: connected(port, "08") == 64)
+        assert all(int(row[9]) for row in rows(port) if row[3] == "08")  # owned: they have an inode
+        assert close_wait_leak.evidence(stack)
+    assert state(pid) != "T"
+    until(lambda: connected(port, "08") == 0)
+
+
+@pytest.mark.parametrize("module", [fd_exhausted, connections_near_limit, close_wait_leak])
+def test_an_interrupt_mends(stack: Stack, module: drill.Drill) -> None:
+    pid, before = stack.pids["engine"], soft_limit(stack.pids["engine"])
+    with pytest.raises(KeyboardInterrupt), module.inject(stack):
+        raise KeyboardInterrupt
+    assert (soft_limit(pid), state(pid) == "T") == (before, False)
+    until(lambda: connected(stack.ports["engine"]) == 0)
+
+
+def test_a_process_that_dies_meanwhile_leaves_nothing_to_put_back(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drill, "HEALTHY_SECONDS", 0.2)
+    pid = stack.pids["engine"]
+    with pytest.raises(drill.DrillError, match="did not answer /health"), fd_exhausted.inject(stack):
+        _kill(pid)
+
+
+def test_a_limit_that_may_not_be_set_is_one_sentence() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused = pytest.raises(drill.DrillError, match=f"cannot set the open-files limit of process {os.getpid()} to ")
+    with refused, crowd.soft_limit(os.getpid(), hard + 1):
+        pass
+
+
+def test_a_process_that_does_not_accept_is_one_sentence(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(close_wait_leak, "_ACCEPT_SECONDS", 0.2)
+    monkeypatch.setattr(close_wait_leak, "open_files", lambda _: 10)
+    with pytest.raises(drill.DrillError, match="did not accept 64 connections"), close_wait_leak.inject(stack):
+        pass
+    assert state(stack.pids["engine"]) != "T"
+
+
+def test_connections_grow_on_the_curve_at_the_pace_of_the_rules(stack: Stack) -> None:
+    port, begin = stack.ports["engine"], time.monotonic()
+    with connection_growth.inject(stack):
+        until(lambda: connected(port) >= 500)
+        seconds = time.monotonic() - begin
+    until(lambda: connected(port) == 0)
+    assert connection_growth.curve(0) == 50
+    assert connection_growth.curve(1800) == connection_growth.curve(9999) == 2000
+    # 500 of them come after 19 minutes, a thousand times faster; a busy machine may be late.
+    assert 1 < seconds < 5
+
+
+def test_growth_stops_below_the_limit(stack: Stack) -> None:
+    with crowd.soft_limit(stack.pids["engine"], 200), connection_growth.inject(stack):
+        until(lambda: connected(stack.ports["engine"]) == 160)
+        time.sleep(0.3)
+        assert connected(stack.ports["engine"]) == 160
+
+
+def test_files_leak_at_the_pace_of_the_rules(stack: Stack) -> None:
+    pid = stack.pids["engine"]
+    before = crowd.open_files(pid)
+    with fd_growth.inject(stack):
+        until(lambda: crowd.open_files(pid) >= before + 100)
+    until(lambda: crowd.open_files(pid) == before)
+
+
+@pytest.mark.parametrize(("module", "enough"), [(connection_growth, 30), (fd_growth, 50)])
+def test_growth_is_evident_when_the_rules_own_number_says_so(
+    stack: Stack, prometheus: FakePrometheus, module: drill.Drill, enough: int
+) -> None:
+    assert not module.evidence(stack)
+    prometheus.value = enough
+    assert module.evidence(stack)
+
+
+@pytest.mark.parametrize("module", [connection_growth, fd_growth])
+def test_growth_that_nobody_would_notice_is_not_begun(
+    stack: Stack, prometheus: FakePrometheus, module: drill.Drill
+) -> None:
+    prometheus.value = 5000.0
+    shipped = msgspec.structs.replace(stack, time_scale=1.0)
+    with pytest.raises(ProbeError, match=r"was at 5000 within the last \d+ minutes"), module.inject(shipped):
+        pass
+
+
+def test_a_client_that_is_refused_ends_the_drill(stack: Stack) -> None:
+    with contextlib.closing(socket.create_server((HOST, 0))) as closed:
+        port = closed.getsockname()[1]
+    refused = pytest.raises(drill.DrillError, match=f"connection 1 to port {port} failed")
+    with refused, crowd.growing_crowd(port, 10, lambda _: 5.0):
+        time.sleep(0.5)
+
+
+def test_the_pace_of_the_rules(stack: Stack) -> None:
+    assert drill.extra_seconds(fd_growth, stack) == pytest.approx(3.0)
+    assert drill.extra_seconds(fd_exhausted, stack) == 0
+
+
+@pytest.mark.parametrize(("scale", "asked", "left_out"), [(1.0, [], 3), (1.0, ["fd_growth"], 2), (0.05, [], 0)])
+def test_all_leaves_out_what_is_slow_and_says_so(stack: Stack, scale: float, asked: list[str], left_out: int) -> None:
+    stack = msgspec.structs.replace(stack, time_scale=scale)
+    told: list[str] = []
+    chosen = list(drill._quick(drill.drill_names(), ["all", *asked], stack, told.append))
+    slow = {"close_wait_leak", "connection_growth", "fd_growth"}
+    assert len(told) == left_out
+    assert len(chosen) == len(drill.drill_names()) - left_out
+    assert set(drill.drill_names()) - set(chosen) == {line.partition(":")[0] for line in told} <= slow
+    assert all("skipped: with these rules it takes up to" in line for line in told)

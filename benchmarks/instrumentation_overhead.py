@@ -68,7 +68,7 @@ def request_section(recorder: Recorder) -> Section:
 
     def section() -> None:
         timeline = Timeline(header, chat=True)
-        recorder.started()
+        recorder.started(timeline)
         timeline.output_received(handover, time.time_ns())
         timeline.finished(wire.Finished(1, "stop", [1, 2, 3, 4], (8, 80, 20)))
         timeline.status = 200

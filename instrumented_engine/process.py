@@ -8,6 +8,9 @@ import os
 import signal
 import sys
 
+from telemetry.layout import LOG_LEVELS
+from telemetry.scoreboard import Writer
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,6 +27,27 @@ def start_logging(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+
+
+class _CountingHandler(logging.Handler):
+    """Counts records into a page. ``handle`` holds the handler's lock, so that every slot has one writer at a time."""
+
+    def __init__(self, page: Writer) -> None:
+        super().__init__(logging.INFO)
+        self._slots = page.slots
+        self._by_level = [
+            (getattr(logging, level.upper()), page.index(f"log_{level}")) for level in reversed(LOG_LEVELS)
+        ]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        slot = next((index for level, index in self._by_level if record.levelno >= level), None)
+        if slot is not None:
+            self._slots[slot] += 1
+
+
+def count_logs(page: Writer) -> None:
+    """Count this process's log records by level on its page."""
+    logging.getLogger().addHandler(_CountingHandler(page))
 
 
 def end_with_sentence(program: str, error: Exception) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 
 import zmq
 
-from instrumented_engine.wire import WireError
+from instrumented_engine.wire import Frames, WireError, receive
 
 _log = logging.getLogger(__name__)
 _POLL_MS: Final = 200
@@ -20,13 +20,20 @@ class ReceivingThread(threading.Thread, ABC):
     """Reads messages until ``stop``. One that is no message of ours is counted and costs nothing else."""
 
     def __init__(
-        self, name: str, socket: zmq.Socket[bytes], slots: memoryview, thread_slot: int, reject_slot: int
+        self,
+        name: str,
+        socket: zmq.Socket[bytes],
+        slots: memoryview,
+        thread_slot: int,
+        heartbeat_slot: int,
+        reject_slot: int,
     ) -> None:
-        """``thread_slot`` gets this thread's native id, ``reject_slot`` counts refused messages."""
+        """The slots get this thread's native id, the time of its last look, and the number of refused messages."""
         super().__init__(name=name, daemon=True)
         self._socket = socket
         self._slots = slots
         self._thread_slot = thread_slot
+        self._heartbeat_slot = heartbeat_slot
         self._reject_slot = reject_slot
         self._stopping = threading.Event()
 
@@ -38,11 +45,12 @@ class ReceivingThread(threading.Thread, ABC):
         """Until ``stop``."""
         self._slots[self._thread_slot] = threading.get_native_id()
         while not self._stopping.is_set():
+            self._slots[self._heartbeat_slot] = time.time_ns()
             if self._socket.poll(_POLL_MS):
-                frames = self._socket.recv_multipart()
+                frames = receive(self._socket)
                 self._try(frames, time.time_ns())
 
-    def _try(self, frames: list[bytes], received_ns: int) -> None:
+    def _try(self, frames: Frames, received_ns: int) -> None:
         try:
             self.take(frames, received_ns)
         except WireError as error:
@@ -50,7 +58,7 @@ class ReceivingThread(threading.Thread, ABC):
             _log.warning("%s dropped a message: %s", self.name, error)
 
     @abstractmethod
-    def take(self, frames: list[bytes], received_ns: int) -> None:
+    def take(self, frames: Frames, received_ns: int) -> None:
         """Handle one message that arrived at ``received_ns``.
 
         Raises:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import zmq
 from numpy.typing import NDArray
 
 _INPUT_HANDOVER: Final = struct.Struct("<Q")
 _OUTPUT_HANDOVER: Final = struct.Struct("<QQQ")
+MAX_LOGPROBS: Final = 5
+ZERO_COPY_BYTES: Final = 64 * 1024
+"""From here on a frame is cheaper to share with libzmq than to copy."""
 
+Frames = list[bytes | memoryview]
+"""As received: the payload is a view of libzmq's memory where that is cheaper than a copy."""
 
 RequestId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -40,6 +46,8 @@ class Submit(msgspec.Struct, array_like=True, tag="submit", gc=False):
     stop_token_ids: list[int]
     trace_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     span_id: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+    logprobs: Annotated[int, msgspec.Meta(ge=-1, le=MAX_LOGPROBS)] = -1
+    """How many likeliest tokens to report beside each sampled one; -1 reports nothing."""
 
 
 class Abort(msgspec.Struct, array_like=True, tag="abort", gc=False):
@@ -72,6 +80,29 @@ class Ready(msgspec.Struct, array_like=True, tag="ready", gc=False):
     max_model_len: int
 
 
+class Logprobs(msgspec.Struct, array_like=True, gc=False):
+    """Log probabilities of those tokens of a step whose requests asked for them, in columns."""
+
+    rows: bytes
+    """Places in the step's tokens, little-endian int32."""
+    chosen: bytes
+    """Of the sampled tokens, little-endian float32."""
+    width: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
+    """Likeliest tokens reported for each row: the most that any of the requests asked for."""
+    top_tokens: bytes
+    """``width`` ids for each row, likeliest first, little-endian int32."""
+    top: bytes
+    """Theirs, little-endian float32."""
+
+
+class TokenLogprobs(NamedTuple):
+    """One token's part of ``Logprobs``."""
+
+    chosen: float
+    top_tokens: list[int]
+    top: list[float]
+
+
 class Outputs(msgspec.Struct, array_like=True, tag="outputs", gc=False):
     """What one step produced, in columns: ``tokens[i]`` belongs to ``request_ids[i]``."""
 
@@ -81,6 +112,7 @@ class Outputs(msgspec.Struct, array_like=True, tag="outputs", gc=False):
     tokens: bytes
     """Little-endian int32."""
     finished: list[Finished]
+    logprobs: Logprobs | None = None
 
 
 InputMessage = Submit | Abort
@@ -117,7 +149,16 @@ def output_frames(payload: bytes, sequence: int, queued_ns: int) -> list[bytes]:
     return [payload, _OUTPUT_HANDOVER.pack(sequence, queued_ns, time.time_ns())]
 
 
-def decode_input(frames: Sequence[bytes]) -> InputMessage:
+def receive(socket: zmq.Socket[bytes]) -> Frames:
+    """The frames of the next message; waits for it."""
+    first = socket.recv(copy=False)
+    frames: Frames = [first.buffer if len(first) >= ZERO_COPY_BYTES else first.bytes]
+    while socket.rcvmore:
+        frames.append(socket.recv())
+    return frames
+
+
+def decode_input(frames: Sequence[bytes | memoryview]) -> InputMessage:
     """The message in the frames.
 
     Raises:
@@ -130,7 +171,7 @@ def decode_input(frames: Sequence[bytes]) -> InputMessage:
         raise WireError(f"undecodable input message: {error}") from error
 
 
-def decode_output(frames: Sequence[bytes]) -> tuple[OutputMessage, OutputHandover]:
+def decode_output(frames: Sequence[bytes | memoryview]) -> tuple[OutputMessage, OutputHandover]:
     """The message in the frames and its hand-over.
 
     Raises:
@@ -141,12 +182,23 @@ def decode_output(frames: Sequence[bytes]) -> tuple[OutputMessage, OutputHandove
         message = _output_decoder.decode(frames[0])
     except msgspec.MsgspecError as error:
         raise WireError(f"undecodable output message: {error}") from error
-    if isinstance(message, Outputs) and len(message.request_ids) != 2 * len(message.tokens):
-        raise WireError("an output message has columns of different length")
+    if isinstance(message, Outputs):
+        _check_columns(message)
     return message, OutputHandover(*_OUTPUT_HANDOVER.unpack(frames[1]))
 
 
-def _check(frames: Sequence[bytes], handover: struct.Struct) -> None:
+def _check_columns(message: Outputs) -> None:
+    logprobs = message.logprobs
+    fits = len(message.request_ids) == 2 * len(message.tokens)
+    if logprobs is not None:
+        rows = len(logprobs.rows)
+        fits = fits and len(logprobs.chosen) == rows and rows % 4 == 0
+        fits = fits and len(logprobs.top) == len(logprobs.top_tokens) == rows * logprobs.width
+    if not fits:
+        raise WireError("an output message has columns of different length")
+
+
+def _check(frames: Sequence[bytes | memoryview], handover: struct.Struct) -> None:
     if len(frames) != 2 or len(frames[1]) != handover.size:
         raise WireError(f"expected a payload and a hand-over frame, got {[len(frame) for frame in frames[:8]]} bytes")
 
@@ -166,6 +218,29 @@ def unpack_tokens(column: bytes) -> list[int]:
         raise WireError("a token column is cut off")
     tokens: list[int] = np.frombuffer(column, dtype="<i4").tolist()
     return tokens
+
+
+def pack_logprobs(
+    rows: Sequence[int], chosen: NDArray[np.float32], top_tokens: NDArray[np.int64], top: NDArray[np.float32]
+) -> Logprobs:
+    """Columns from one entry per row of ``chosen`` and ``[rows, width]`` arrays of the likeliest."""
+    return Logprobs(
+        pack_tokens(rows),
+        chosen.astype("<f4").tobytes(),
+        top.shape[1],
+        top_tokens.astype("<i4").tobytes(),
+        top.astype("<f4").tobytes(),
+    )
+
+
+def unpack_logprobs(columns: Logprobs) -> dict[int, TokenLogprobs]:
+    """The columns by place in the step's tokens; the caller has checked their lengths."""
+    rows = unpack_tokens(columns.rows)
+    shape = (len(rows), columns.width)
+    top_tokens = np.frombuffer(columns.top_tokens, dtype="<i4").reshape(shape).tolist()
+    top = np.frombuffer(columns.top, dtype="<f4").reshape(shape).tolist()
+    chosen = np.frombuffer(columns.chosen, dtype="<f4").tolist()
+    return {row: TokenLogprobs(*found) for row, *found in zip(rows, chosen, top_tokens, top, strict=True)}
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:

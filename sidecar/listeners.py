@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from sidecar.collectors import Visibility
 from sidecar.kernel import procfs
+from sidecar.roles import OTHER
 from sidecar.snapshot import ListenerSample
 from sidecar.target import Member
 from sidecar.totals import RunningTotal, SampleHistogram
 
 FILL_BOUNDS: Final = (0.0, 0.1, 0.25, 0.5, 0.8, 0.9, 1.0)
-OTHER: Final = "other"
 _OTHER_PORTS: Final = 8
 """Listeners without a role that are exported, the lowest ports first; it bounds the number of series."""
 _SEARCH_SECONDS: Final = (1.0, 60.0)
@@ -41,6 +41,8 @@ class ListenerOwners:
         self._search_at = 0.0
         self._search_delay = _SEARCH_SECONDS[0]
         self.owned: set[int] = set()
+        self._holders: dict[int, set[int]] = {}
+        """Process -> listening sockets that it holds."""
         self.foreign: set[int] = set()
         """Inodes that certainly belong to nobody of the engine."""
 
@@ -49,7 +51,9 @@ class ListenerOwners:
         processes = {(member.pid, member.start_ticks) for member in members}
         new_inodes = inodes - self._judged
         to_read = processes if new_inodes else processes - self._scanned
-        held, hidden = self._held([pid for pid, _ in to_read])
+        by_process, hidden = self._held([pid for pid, _ in to_read])
+        self._note_holders(inodes, {member.pid for member in members}, by_process)
+        held = {inode for own in by_process.values() for inode in own}
         self._judged, self._scanned = (set(), set()) if hidden else (inodes, processes)
         self.owned = (self.owned | held) & inodes
         self.foreign = set() if hidden or not processes else inodes - self.owned
@@ -58,6 +62,18 @@ class ListenerOwners:
         elif processes:
             self._visibility.show("listener_owners")
 
+    def _note_holders(self, inodes: set[int], alive: set[int], read: Mapping[int, set[int]]) -> None:
+        kept = {pid: held & inodes for pid, held in self._holders.items() if pid in alive}
+        self._holders = kept | {pid: held & inodes for pid, held in read.items()}
+
+    def holders(self, inodes: set[int], parents: Mapping[int, int]) -> set[int]:
+        """The engine's processes that serve these listening sockets, as far as can be seen.
+
+        A supervisor holds the sockets that its workers inherited and serves none: parents of holders are left out.
+        """
+        found = {pid for pid, held in self._holders.items() if held & inodes}
+        return found - {parents.get(pid) for pid in found}
+
     def find(self, inodes: set[int], pids: Sequence[int], now: float) -> int | None:
         """The process that holds one of these sockets, looked for ever more rarely while it is not to be found."""
         if self._owner is not None and self._owner[0] in inodes and self._owner[1] in pids:
@@ -65,7 +81,7 @@ class ListenerOwners:
         if not inodes or now < self._search_at:
             return None
         for pid in pids:
-            held = inodes & self._held([pid])[0]
+            held = inodes & self._held([pid])[0].get(pid, set())
             if held:
                 self._owner, self._search_delay = (min(held), pid), _SEARCH_SECONDS[0]
                 return pid
@@ -74,12 +90,13 @@ class ListenerOwners:
         self._visibility.hide("listener_owners", _ADVICE)
         return None
 
-    def _held(self, pids: Iterable[int]) -> tuple[set[int], bool]:
-        held: set[int] = set()
+    def _held(self, pids: Iterable[int]) -> tuple[dict[int, set[int]], bool]:
+        """Sockets of each process that could be read, and whether one could not."""
+        held: dict[int, set[int]] = {}
         hidden = False
         for pid in pids:
             try:
-                held |= procfs.read_socket_inodes(self._root, pid)
+                held[pid] = procfs.read_socket_inodes(self._root, pid)
             except PermissionError:
                 hidden = True
             except (FileNotFoundError, ProcessLookupError):

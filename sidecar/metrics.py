@@ -22,7 +22,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as PrometheusExemplar
 
+from sidecar.connection_metrics import connection_values
+from sidecar.detail_metrics import detail_values
 from sidecar.page_metrics import PAGE_COUNTERS, PAGE_GAUGES, PAGE_HISTOGRAMS, PROGRESS_SLOTS
+from sidecar.roles import main_ports
 from sidecar.snapshot import HistogramSample, PageSample, ProcessSample, Snapshot
 from telemetry import catalog
 from telemetry.catalog import Kind, Metric
@@ -40,7 +43,14 @@ def families(snapshot: Snapshot, version: str) -> Iterator[Family]:
     info = InfoMetricFamily(catalog.BUILD_INFO.name.removesuffix("_info"), catalog.BUILD_INFO.help)
     info.add_metric((), {"version": version})
     yield info
-    for metric, values in (*_sidecar(snapshot), *_processes(snapshot), *_sockets(snapshot), *_page_values(snapshot)):
+    for metric, values in (
+        *_sidecar(snapshot),
+        *_processes(snapshot),
+        *_sockets(snapshot),
+        *connection_values(snapshot),
+        *_page_values(snapshot),
+        *detail_values(snapshot),
+    ):
         yield from _family(metric, values)
     yield from _histograms(snapshot)
 
@@ -65,10 +75,11 @@ def _by_label(values: Mapping[str, float]) -> Values:
 def _sidecar(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     runs = snapshot.collectors
     yield catalog.COLLECTOR_SUCCESS, _by_label({name: run.success for name, run in runs.items()})
-    yield catalog.COLLECTOR_DURATION, _by_label({name: run.seconds for name, run in runs.items()})
+    yield catalog.SNAPSHOT_DURATION, _one(sum(run.seconds for run in runs.values()) if runs else None)
     yield catalog.VISIBLE, _by_label(snapshot.visible)
     yield catalog.LOOP_GAP, _one(snapshot.loop_gap_seconds)
     yield catalog.SCAN_INTERVAL, _one(snapshot.scan_interval_seconds)
+    yield catalog.DETAIL_INTERVAL, _one(snapshot.detail_interval_seconds)
     yield catalog.LAST_SAMPLE, _one(snapshot.wall_ns / 1e9)
     if snapshot.own is not None:
         yield catalog.SIDECAR_CPU, _one(snapshot.own.cpu_seconds)
@@ -118,16 +129,14 @@ def _sockets(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.ACCEPT_QUEUE_LIMIT, ((labels, sample.limit) for labels, sample in there)
     yield catalog.LISTENER_DROPS, ((labels, sample.drops) for labels, sample in listeners)
     yield catalog.BOUND_NOT_LISTENING, (((str(one.port), one.role), one.sockets) for one in snapshot.bound)
-    connections = [((str(sample.port), sample.role), sample) for sample in snapshot.connections]
-    states = (((*labels, state), n) for labels, sample in connections for state, n in sample.states.items())
-    yield catalog.CONNECTIONS, states
-    yield catalog.CONNECTIONS_UNACCEPTED, ((labels, sample.unaccepted) for labels, sample in connections)
-    yield catalog.RECEIVE_QUEUE, ((labels, sample.receive_bytes) for labels, sample in connections)
-    yield catalog.SEND_QUEUE, ((labels, sample.send_bytes) for labels, sample in connections)
     yield catalog.UNIX_RECEIVE_QUEUE, _by_label({sample.role: sample.receive_bytes for sample in snapshot.unix})
     yield catalog.UNIX_SEND_QUEUE, _by_label({sample.role: sample.send_bytes for sample in snapshot.unix})
     for name, metric in catalog.NETNS_COUNTERS.items():
         yield metric, _one(snapshot.netns.get(name))
+    for name, metric in catalog.NETNS_GAUGES.items():
+        yield metric, _one(snapshot.netns.get(name))
+    aborts = {kind: snapshot.netns[name] for name, kind in catalog.NETNS_ABORT_KINDS.items() if name in snapshot.netns}
+    yield catalog.NETNS_ABORTS, _by_label(aborts)
 
 
 def _page_values(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
@@ -176,7 +185,8 @@ def _kv_blocks(live: list[PageSample]) -> Values:
 
 
 def _histograms(snapshot: Snapshot) -> Iterator[Family]:
-    fills = [((str(sample.port), sample.role), sample.fills) for sample in snapshot.listeners]
+    told = main_ports({sample.port: sample.role for sample in snapshot.listeners})
+    fills = [((str(sample.port), sample.role), sample.fills) for sample in snapshot.listeners if sample.port in told]
     yield from _histogram(catalog.ACCEPT_QUEUE_FILL, fills)
     for metric, sources in PAGE_HISTOGRAMS.items():
         found = [

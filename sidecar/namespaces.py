@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from sidecar.collectors import NotVisibleError, Visibility
-from sidecar.kernel.namespace import open_sock_diag_of, read_network_namespace
+from sidecar.kernel.namespace import open_sock_diag_of, read_network_namespace, run_in_network_namespace
 from sidecar.kernel.netlink import DiagSocket
 from sidecar.target import Member
 
+T = TypeVar("T")
 _FACT = "network_namespace"
 _UNKNOWN = (
     "cannot see which network namespace the engine is in and take it for ours: run the sidecar as the engine's user, "
@@ -52,6 +54,24 @@ class NamespaceFollower:
     def retries(self) -> int:
         """Dumps of both sockets done again."""
         return self.own.retries + (self._entered.retries if self._entered else 0)
+
+    def inside(self, members: Sequence[Member], call: Callable[[], T]) -> T:
+        """The result of a call made in the engine's network namespace, for what /proc and sockets tell there only.
+
+        Raises:
+            NotVisibleError: we may not enter it, or there is no engine to enter it by.
+            Exception: whatever the call raises.
+        """
+        if self._closed:
+            raise NotVisibleError(_CLOSED)
+        if self.is_ours:
+            return call()
+        if not members:
+            raise NotVisibleError("no process to enter its namespace by")
+        try:
+            return run_in_network_namespace(self._root, members[0].pid, call)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise NotVisibleError("the process went away") from error
 
     def follow(self, members: Sequence[Member]) -> None:
         """Change to the namespace of the engine's processes, if need be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -87,15 +87,22 @@ class PageTracker:
         self._directory = directory
         self._visibility = visibility
         self._skipped: set[Path] = set()
+        self._elsewhere: set[Path] = set()
         self._totals = {layout.role: RunningVector(_number_count(layout)) for layout in _LAYOUT_ORDER}
         self._exemplars: dict[str, dict[int, Exemplar]] = {stage.name: {} for stage in STAGES}
         self.pages: dict[Path, Page] = {}
         self.errors = 0
         self.lost = 0
 
+    def follow(self, paths: Iterable[Path]) -> None:
+        """Take in pages outside of the runtime directory as long as they are there, unless they are known by inode."""
+        known = {page.file for page in self.pages.values()}
+        self._elsewhere.update(path for path in paths if file_number(path) not in known)
+
     def scan(self) -> None:
         """Open new pages, ask which owners live, and let go of pages that a newer one of the same name replaces."""
-        present = list(pages(self._directory))
+        self._elsewhere = {path for path in self._elsewhere if file_number(path)}
+        present = [*pages(self._directory), *self._elsewhere]
         self._skipped &= set(present)
         if self._directory.is_dir() and not os.access(self._directory, os.R_OK | os.X_OK):
             self._hide(f"cannot list the runtime directory {self._directory}")

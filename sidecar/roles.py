@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,15 @@ class Roles:
     """TCP port -> role."""
     paths: dict[str, bytes] = field(default_factory=dict)
     """Role -> unix socket name as the kernel has it: a path, or a NUL byte and an abstract name."""
+
+
+OTHER: Final = "other"
+"""The role of ports that nobody told the role of."""
+
+
+def main_ports(ports: Mapping[int, str]) -> frozenset[int]:
+    """The ports whose connections deserve many series: those with a role, or all when no role is known at all."""
+    return frozenset(port for port, role in ports.items() if role != OTHER) or frozenset(ports)
 
 
 def parse_endpoints(endpoints: Mapping[str, str]) -> Roles:

@@ -8,32 +8,31 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sidecar.clock import Clock
 from sidecar.collectors import Collectors, NotVisibleError, Visibility
-from sidecar.kernel import procfs
-from sidecar.kernel.inet_diag import (
-    ConnectionTable,
-    TcpState,
-    read_bound,
-    read_connections,
-    read_listeners,
-    shows_bound,
-)
+from sidecar.connections import Connections
+from sidecar.connects import Connects
+from sidecar.details import Details, ReadInterfaces
+from sidecar.facts import Facts
+from sidecar.kernel.inet_diag import read_bound, read_listeners, shows_bound
+from sidecar.kernel.interfaces import read_interfaces
 from sidecar.kernel.netlink import DiagSocket
 from sidecar.kernel.unix_diag import read_unix_queues
-from sidecar.listeners import OTHER, ListenerOwners, ListenerTracker
+from sidecar.listeners import ListenerOwners, ListenerTracker
+from sidecar.mapped_pages import MappedPages
 from sidecar.namespaces import NamespaceFollower
+from sidecar.netns import read_namespace_counters
 from sidecar.own_page import OwnPage
 from sidecar.pages import OutputBacklog, PageTracker
 from sidecar.processes import ProcessTracker, stopped
-from sidecar.roles import Roles, parse_endpoints
-from sidecar.scan_interval import ScanInterval
-from sidecar.snapshot import BoundSample, ConnectionSample, ListenerSample, OwnUse, Snapshot, UnixSample
+from sidecar.roles import OTHER, Roles, parse_endpoints
+from sidecar.scan_interval import DetailInterval
+from sidecar.snapshot import BoundSample, ConnectionSample, ConnectsSample, ListenerSample, OwnUse, Snapshot, UnixSample
 from sidecar.target import EngineSpec, Target
-from telemetry.catalog import NETNS_COUNTERS
 from telemetry.records import KernelSample
 from telemetry.scoreboard import Liveness
 
@@ -44,10 +43,7 @@ STARVED_SECONDS: Final = 0.6
 _GAP_TICKS: Final = 600
 _LOOP_TICK_NS: Final = 100_000_000
 _GONE: Final = (Liveness.DEAD, Liveness.EXITED)
-_MESSAGE_ROLES: Final = ("input", "output")
 _CHEAP_UNIX_DUMP_SECONDS: Final = 1e-3
-_NO_CONNECTION: Final = (TcpState.LISTEN, TcpState.CLOSED, TcpState.BOUND_INACTIVE)
-_STATES: Final = tuple(state for state in TcpState if state not in _NO_CONNECTION)
 
 
 class Sampler:
@@ -60,6 +56,7 @@ class Sampler:
         root: Path = Path("/proc"),
         clock: Clock | None = None,
         diag: DiagSocket | None = None,
+        read_links: ReadInterfaces = read_interfaces,
     ) -> None:
         self._spec = spec
         self._root = root
@@ -76,19 +73,26 @@ class Sampler:
         self._backlog = OutputBacklog()
         self._roles = Roles()
         self._rows: Any = None
+        self._tracked = Connections()
         self._connections: tuple[ConnectionSample, ...] = ()
-        self._scan = ScanInterval()
+        self._scan = DetailInterval()
+        self._attempts = Connects(root, self._visibility)
+        self._connects: ConnectsSample | None = None
         self._bound: tuple[BoundSample, ...] = ()
         self._shows_bound: bool | None = None
         self._unix: tuple[UnixSample, ...] = ()
         self._netns: dict[str, int] = {}
         self._own: OwnUse | None = None
+        self._mapped = MappedPages(root)
+        self._details = Details(root, runtime_dir, self._visibility, self._namespace, self._clock, read_links)
+        self._facts = Facts()
         self._last_tick: float | None = None
         self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
         self.latest: Snapshot | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Sample until ``stop`` is set. Missed ticks are left out, not caught up."""
+        self._details.start()
         due = self._clock.monotonic()
         ticks = 0
         while not stop.is_set():
@@ -103,6 +107,7 @@ class Sampler:
 
     def close(self) -> None:
         """Let go of pages and sockets."""
+        self._details.stop()
         self._own_page.close()
         self._pages.close()
         self._namespace.close()
@@ -126,6 +131,7 @@ class Sampler:
             self._gaps.append(now - self._last_tick)
             if self._gaps[-1] > STARVED_SECONDS:
                 self._backlog.restart_clock()
+                self._tracked.restart_clocks(now)
         self._last_tick = now
 
     def _collect_listeners(self) -> tuple[ListenerSample, ...]:
@@ -178,16 +184,20 @@ class Sampler:
         run("backlog", self._observe_backlog, self._clock.monotonic())
         run("target", self._collect_target)
         run("processes", self._processes.collect, self._target.members, self._dead_labels())
+        self._netns = run("netns", self._collect_netns) or {}
         if self._scan.is_due(self._clock.monotonic()):
             self._connections = run("connections", self._collect_connections) or ()
+            self._connects = run("connects", self._collect_connects)
         self._bound = run("bound", self._collect_bound) or ()
         self._unix = run("unix", self._collect_unix) or ()
-        self._netns = run("netns", self._collect_netns) or {}
         self._own = run("own", self._processes.read_own)
+        self._facts = self._collect_facts()
         self.latest = self._assemble()
         return self.latest
 
     def _collect_pages(self) -> None:
+        mapped = self._mapped.find(self._target.members, self._pages.owners(), self._clock.monotonic())
+        self._pages.follow(mapped)
         self._pages.scan()
         self._pages.collect()
         endpoints = self._pages.endpoints()
@@ -216,12 +226,26 @@ class Sampler:
         return {role for role in gone if living[role] < pages[role]}
 
     def _collect_connections(self) -> tuple[ConnectionSample, ...]:
-        ports = self._listeners.ports
-        between_processes = [port for port, role in ports.items() if role in _MESSAGE_ROLES]
         started, cpu = self._clock.monotonic(), self._clock.thread_cpu()
-        table = read_connections(self._namespace.diag, list(ports), between_processes)
-        self._scan.note(started, self._clock.thread_cpu() - cpu)
-        return tuple(_connection_sample(table, row, port, role) for row, (port, role) in enumerate(ports.items()))
+        detailed = self._scan.wants_detail(started)
+        found = self._tracked.scan(self._namespace.diag, self._listeners.ports, started, detailed)
+        self._scan.note(started, self._clock.thread_cpu() - cpu, detailed)
+        return tuple(replace(sample, limit=self._connections_limit(sample.port)) for sample in found)
+
+    def _connections_limit(self, port: int) -> int | None:
+        """Descriptors that the processes behind a listener may open, together; None where one is not known."""
+        if self._rows is None:
+            return None
+        inodes = set(self._rows["inode"][self._rows["port"] == port].tolist())
+        parents = {pid: process.parent for pid, process in self._target.table.processes.items()}
+        holders = self._owners.holders(inodes, parents)
+        limits = [sample.max_fds for sample in self._processes.samples if sample.pid in holders]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if known and len(known) == len(limits) else None
+
+    def _collect_connects(self) -> ConnectsSample:
+        opens, now = self._netns.get("ActiveOpens"), self._clock.monotonic()
+        return self._attempts.scan(self._namespace.diag, self._target.members, opens, now)
 
     def _collect_bound(self) -> tuple[BoundSample, ...]:
         if self._rows is None:
@@ -237,17 +261,19 @@ class Sampler:
     def _collect_unix(self) -> tuple[UnixSample, ...]:
         paths = self._roles.paths
         queues = read_unix_queues(self._namespace.diag, list(paths.values()))
-        return tuple(
-            UnixSample(role, found.sockets, found.receive_bytes, found.send_bytes)
-            for role, found in zip(paths, queues, strict=True)
-        )
+        return tuple(UnixSample(role, **asdict(found)) for role, found in zip(paths, queues, strict=True))
 
     def _collect_netns(self) -> dict[str, int]:
         pids = [member.pid for member in self._target.members]
         if not pids and not self._namespace.is_ours:
             raise NotVisibleError("no process to read the counters of its namespace by")
-        counters = procfs.read_net_counters(self._root, pids[0] if pids else "self")
-        return {name: counters[name] for name in NETNS_COUNTERS if name in counters}
+        return read_namespace_counters(self._root, pids[0] if pids else "self")
+
+    def _collect_facts(self) -> Facts:
+        listening = set() if self._rows is None else set(self._rows["port"].tolist())
+        roles = self._listeners.roles | self._listeners.ports
+        pages = self._pages.pages.values()
+        return self._details.collect(self._collectors, self._target.members, pages, roles, listening)
 
     def _assemble(self) -> Snapshot:
         pages = self._pages
@@ -264,6 +290,7 @@ class Sampler:
             listeners=self._listeners.samples,
             bound=self._bound,
             connections=self._connections,
+            connects=self._connects,
             unix=self._unix,
             netns=self._netns,
             pages=pages.samples(),
@@ -272,9 +299,11 @@ class Sampler:
             output_unreceived=self._backlog.messages,
             output_unreceived_age=self._backlog.age,
             own=self._own,
+            facts=self._facts,
             page_errors=pages.errors,
             records_lost=pages.lost,
             scan_interval_seconds=self._scan.seconds,
+            detail_interval_seconds=self._scan.detail_seconds,
             loop_gap_seconds=max(self._gaps, default=0.0),
             netlink_retries=self._namespace.retries,
             collectors=dict(self._collectors.runs),
@@ -286,14 +315,3 @@ class Sampler:
         listening = any(sample.sockets and sample.role != OTHER for sample in self._listeners.samples)
         locked = any(page.owner is not None for page in self._pages.pages.values())
         return bool(self._processes.samples) or listening or locked
-
-
-def _connection_sample(table: ConnectionTable, row: int, port: int, role: str) -> ConnectionSample:
-    return ConnectionSample(
-        port=port,
-        role=role,
-        states={state.name.lower(): int(table.counts[row, state]) for state in _STATES},
-        receive_bytes=int(table.receive_bytes[row]),
-        send_bytes=int(table.send_bytes[row]),
-        unaccepted=int(table.unaccepted[row]),
-    )

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from sidecar.facts import Facts
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
@@ -78,6 +80,53 @@ class BoundSample:
 
 
 @dataclass(frozen=True, slots=True)
+class TcpDetail:
+    """TCP_INFO and socket memory of a port's connections in one direction; None is unknown to this kernel.
+
+    Times in seconds. ``retransmits`` and ``*_limited`` are counters.
+    """
+
+    receive_memory: int
+    """Bytes of kernel memory that received data takes."""
+    send_memory: int
+    rtt_mean: float | None = None
+    """Of established connections; None where there are none."""
+    rtt_max: float | None = None
+    retransmits: int | None = None
+    """Segments."""
+    receiver_limited: float | None = None
+    """Summed over the connections: time that the peer's closed window stopped them."""
+    buffer_limited: float | None = None
+    unacked: int | None = None
+    """Segments."""
+    unsent: int | None = None
+    """Bytes."""
+    delivery_min: int | None = None
+    """Bytes a second, of connections that the network holds back; None where there are none."""
+    delivery_median: float | None = None
+    unanswered: int | None = None
+    """Connections with data in and none out since."""
+    unanswered_oldest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndSample:
+    """The ends of a port's connections in one direction that are on this host."""
+
+    states: dict[str, int]
+    receive_max: int
+    """Bytes in the fullest queue of a socket that a process holds."""
+    send_max: int
+    receive_stuck: int
+    """Sockets whose queue was never empty and never got shorter for five seconds."""
+    send_stuck: int
+    zero_window: int
+    """Sockets whose peer takes nothing more."""
+    detail: TcpDetail | None = None
+    """None while it costs too much CPU time."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionSample:
     """Connections of one local port."""
 
@@ -88,16 +137,38 @@ class ConnectionSample:
     send_bytes: int
     unaccepted: int
     """Complete in the kernel, not yet accepted."""
+    close_wait_owned: int = 0
+    close_wait_oldest: float = 0.0
+    """Seconds, of those that a process holds."""
+    limit: int | None = None
+    """Descriptors that the owners of the listener may open; None when not visible."""
+    ends: dict[str, EndSample] = field(default_factory=dict)
+    """``accepted``, and for the message roles ``connecting``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectsSample:
+    """The engine's attempts to connect that have not been answered since the last scan at least."""
+
+    sockets: int
+    oldest: float
+    """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnixSample:
-    """Bytes queued in the unix sockets of one role, both directions."""
+    """The unix sockets of one role, both directions."""
 
     role: str
     sockets: int
     receive_bytes: int
     send_bytes: int
+    pending: int = 0
+    """Connections that wait for accept()."""
+    backlog: int = 0
+    """How many may."""
+    blocked: int = 0
+    """Sending ends that poll as not writable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +221,7 @@ class Snapshot:
     listeners: tuple[ListenerSample, ...] = ()
     bound: tuple[BoundSample, ...] = ()
     connections: tuple[ConnectionSample, ...] = ()
+    connects: ConnectsSample | None = None
     unix: tuple[UnixSample, ...] = ()
     netns: dict[str, int] = field(default_factory=dict)
     """Kernel counter name -> value, in the engine's network namespace."""
@@ -161,11 +233,14 @@ class Snapshot:
     output_unreceived: int | None = None
     output_unreceived_age: float | None = None
     own: OwnUse | None = None
+    facts: Facts = field(default_factory=Facts)
     page_errors: int = 0
     records_lost: int = 0
     loop_gap_seconds: float = 0.0
     scan_interval_seconds: float = 1.0
     """Time between two scans of the connections, which are the older the more there are."""
+    detail_interval_seconds: float = 1.0
+    """Time between two scans with TCP_INFO; 0 when they cost too much."""
     netlink_retries: int = 0
     collectors: dict[str, CollectorRun] = field(default_factory=dict)
     visible: dict[str, bool] = field(default_factory=dict)

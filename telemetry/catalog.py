@@ -51,8 +51,8 @@ BUILD_INFO: Final = Metric("enginescope_build_info", Kind.INFO, "Version of the 
 COLLECTOR_SUCCESS: Final = _gauge(
     "sidecar_collector_success", "1 when the collector's last run succeeded, 0 when it failed.", "collector"
 )
-COLLECTOR_DURATION: Final = _gauge(
-    "sidecar_collector_duration_seconds", "Wall time of the collector's last run.", "collector"
+SNAPSHOT_DURATION: Final = _gauge(
+    "sidecar_snapshot_duration_seconds", "Wall time of the last runs of all collectors together."
 )
 VISIBLE: Final = _gauge(
     "sidecar_visible", "1 when the sidecar may see this fact about its target, 0 when it lacks a permission.", "fact"
@@ -67,6 +67,10 @@ PAGE_ERRORS: Final = _counter(
 SCAN_INTERVAL: Final = _gauge(
     "sidecar_connection_scan_interval_seconds",
     "Time between two scans of the connections; it grows with their number to bound the CPU time.",
+)
+DETAIL_INTERVAL: Final = _gauge(
+    "sidecar_connection_detail_interval_seconds",
+    "Time between two scans with TCP_INFO, which go before scans move apart; 0 when they cost too much.",
 )
 SIDECAR_CPU: Final = _counter("sidecar_cpu_seconds", "User and system CPU time of the sidecar itself.")
 SIDECAR_RSS: Final = _gauge("sidecar_resident_memory_bytes", "Resident set size of the sidecar itself.")
@@ -88,6 +92,35 @@ PROCESS_RSS: Final = _gauge("process_resident_memory_bytes", "Resident set size.
 PROCESS_THREADS: Final = _gauge("process_threads", "Threads of the process.", "process")
 PROCESS_FDS: Final = _gauge("process_open_fds", "Open file descriptors.", "process")
 PROCESS_MAX_FDS: Final = _gauge("process_max_fds", "Soft limit of open file descriptors (RLIMIT_NOFILE).", "process")
+PROCESS_FD_KINDS: Final = _gauge(
+    "process_fds",
+    "Open descriptors by kind, for kinds there are; unread: more than fit the budget, not looked at yet.",
+    "process",
+    "kind",
+)
+THREADS_BLOCKED: Final = _gauge(
+    "process_blocked_threads",
+    "Threads that are stopped or in uninterruptible sleep, every 5 s; absent above 200 threads.",
+    "process",
+)
+BUSIEST_THREAD: Final = _gauge(
+    "process_busiest_thread_ratio",
+    "Share of a core that the busiest thread took in 5 s; absent above 200 threads.",
+    "process",
+)
+CONTEXT_SWITCHES: Final = _counter(
+    "process_context_switches",
+    "Context switches of the main thread (/proc/PID/status): involuntary ones are lost time slices.",
+    "process",
+    "kind",
+)
+THREAD_UP: Final = _gauge(
+    "thread_up", "1 while the thread whose id is on the page of a live process is there, 0 after it.", "process", "kind"
+)
+THREAD_CPU: Final = _counter("thread_cpu_seconds", "User and system CPU time of those threads.", "process", "kind")
+PROXY_VARIABLE: Final = _gauge(
+    "proxy_variable_set", "1 when a process of the engine was started with this proxy variable, in any case.", "kind"
+)
 PROCESS_START: Final = _gauge("process_start_time_seconds", "Unix time at which the process started.", "process")
 
 # --- listeners (one per port; with SO_REUSEPORT several sockets: depth, limit and drops are sums, fill is the worst)
@@ -144,14 +177,156 @@ CLOSE_WAIT_OLDEST: Final = _gauge(
     "port",
     "role",
 )
+PEER_CONNECTIONS: Final = _gauge(
+    "peer_connections",
+    "Connecting ends, on this host, of connections between the engine's processes, by the port they connect to.",
+    "port",
+    "role",
+    "state",
+)
+CONNECTS: Final = _gauge("connects_pending", "Connections that the engine tries to open, unanswered for a second.")
+CONNECTS_OLDEST: Final = _gauge("connects_pending_oldest_seconds", "For how long the oldest of them has been tried.")
 RECEIVE_QUEUE: Final = _gauge("receive_queue_bytes", "Received bytes that the process has not read.", "port", "role")
 SEND_QUEUE: Final = _gauge("send_queue_bytes", "Sent bytes that the peer has not acknowledged.", "port", "role")
+RECEIVE_QUEUE_MAX: Final = _gauge("receive_queue_max_bytes", "The most of them in one socket.", "port", "role")
+SEND_QUEUE_MAX: Final = _gauge("send_queue_max_bytes", "The most of them in one socket.", "port", "role")
+QUEUES_STUCK: Final = _gauge(
+    "queue_stuck_sockets",
+    "Sockets whose receive or send queue was never empty and never got shorter for 5 s.",
+    "port",
+    "role",
+    "kind",
+)
+ZERO_WINDOW: Final = _gauge(
+    "connection_zero_window_sockets",
+    "Sockets that may send nothing because the peer's receive window is closed: it does not read.",
+    "port",
+    "role",
+    "kind",
+)
+
+# --- TCP_INFO and socket memory of those connections, by direction (kind); absent where the kernel does not tell
+RTT_MEAN: Final = _gauge(
+    "connection_rtt_mean_seconds", "Smoothed round-trip time, mean of established connections.", "port", "role", "kind"
+)
+RTT_MAX: Final = _gauge(
+    "connection_rtt_max_seconds",
+    "Smoothed round-trip time, longest of established connections.",
+    "port",
+    "role",
+    "kind",
+)
+CONNECTION_MEMORY: Final = _gauge(
+    "connection_memory_bytes",
+    "Kernel memory of received and sent data (rmem_alloc and wmem_queued of INET_DIAG_SKMEMINFO).",
+    "port",
+    "role",
+    "kind",
+)
+RETRANSMITS: Final = _counter(
+    "connection_segments_retransmitted", "Segments sent again (tcpi_total_retrans).", "port", "role", "kind"
+)
+RECEIVER_LIMITED: Final = _counter(
+    "connection_receiver_limited_seconds",
+    "Time that connections could not send for the peer's window (tcpi_rwnd_limited), summed over them.",
+    "port",
+    "role",
+    "kind",
+)
+BUFFER_LIMITED: Final = _counter(
+    "connection_buffer_limited_seconds",
+    "Time that connections could not send for their own send buffer (tcpi_sndbuf_limited), summed over them.",
+    "port",
+    "role",
+    "kind",
+)
+UNACKED: Final = _gauge("connection_unacked_segments", "Segments in flight (tcpi_unacked).", "port", "role", "kind")
+UNSENT: Final = _gauge(
+    "connection_unsent_bytes", "Bytes written and not sent yet (tcpi_notsent_bytes).", "port", "role", "kind"
+)
+DELIVERY_MIN: Final = _gauge(
+    "connection_delivery_min_bytes_per_second",
+    "Delivery rate of the slowest connection that the network holds back; absent while it holds back none.",
+    "port",
+    "role",
+    "kind",
+)
+DELIVERY_MEDIAN: Final = _gauge(
+    "connection_delivery_median_bytes_per_second",
+    "Median delivery rate of the connections that the network holds back; absent while it holds back none.",
+    "port",
+    "role",
+    "kind",
+)
+UNANSWERED: Final = _gauge(
+    "connections_unanswered", "Connections with data in and nothing out since: requests that wait.", "port", "role"
+)
+UNANSWERED_OLDEST: Final = _gauge(
+    "connections_unanswered_oldest_seconds", "Time since the oldest of them brought its last data.", "port", "role"
+)
 UNIX_RECEIVE_QUEUE: Final = _gauge(
     "unix_receive_queue_bytes", "Bytes that wait in the engine's unix stream sockets for their reader.", "role"
 )
 UNIX_SEND_QUEUE: Final = _gauge(
     "unix_send_queue_bytes", "Kernel memory that written but unread bytes take in the engine's unix sockets.", "role"
 )
+UNIX_ACCEPT_DEPTH: Final = _gauge(
+    "unix_accept_queue_depth", "Connections waiting for accept() at the role's listening unix socket.", "role"
+)
+UNIX_ACCEPT_LIMIT: Final = _gauge(
+    "unix_accept_queue_limit", "Its listen() backlog: with one more than this, connect() blocks.", "role"
+)
+UNIX_BLOCKED: Final = _gauge(
+    "unix_blocked_writers",
+    "Sending unix sockets that poll as not writable: unread bytes take more than a quarter of their send buffer.",
+    "role",
+)
+UNIX_STALE: Final = _gauge(
+    "unix_stale_files", "Socket files in the runtime directory that nobody in the network namespace is bound to."
+)
+
+# --- the engine's network namespace: settings and what runs out in it
+SYSCTL: Final = _gauge("sysctl", "Setting of the engine's own network namespace (net.core, net.ipv4).", "kind")
+EPHEMERAL_USED: Final = _gauge(
+    "ephemeral_ports_used",
+    "Local ports taken towards the destination that takes most, TIME_WAIT included; snapshots say which.",
+)
+EPHEMERAL_LIMIT: Final = _gauge(
+    "ephemeral_ports_limit", "Local ports for outgoing connections (ip_local_port_range without reserved ports)."
+)
+PORTS_IN_EPHEMERAL_RANGE: Final = _gauge(
+    "service_ports_in_ephemeral_range",
+    "Ports of the engine that an outgoing connection can take before it listens; snapshots say which.",
+)
+CONNTRACK_ENTRIES: Final = _gauge("conntrack_entries", "Connections tracked in the namespace.")
+CONNTRACK_LIMIT: Final = _gauge("conntrack_limit", "Connections that can be tracked before packets are dropped.")
+INTERFACE_SPEED: Final = _gauge(
+    "interface_speed_bytes",
+    "Bytes a second of the slowest interface that the role's connections receive from, or send to, by their route.",
+    "role",
+    "kind",
+)
+INTERFACE_UP: Final = _gauge("interface_up", "1 while all of those interfaces have a carrier.", "role", "kind")
+INTERFACE_FASTEST: Final = _gauge(
+    "interface_fastest_speed_bytes", "Bytes a second of the fastest interface there is that has a carrier."
+)
+NODELAY: Final = _gauge(
+    "tcp_nodelay", "1 when the engine's own TCP sockets of the role have TCP_NODELAY, looked at once.", "role"
+)
+NETNS_ABORTS: Final = _counter(
+    "netns_aborts", "Connections that this side cut off: data unread or late, memory, timeout, linger (TcpExt).", "kind"
+)
+NETNS_ABORT_KINDS: Final = {
+    "TCPAbortOnData": "data",
+    "TCPAbortOnClose": "close",
+    "TCPAbortOnMemory": "memory",
+    "TCPAbortOnTimeout": "timeout",
+    "TCPAbortOnLinger": "linger",
+}
+NETNS_GAUGES: Final = {
+    "tw": _gauge("netns_time_wait_sockets", "TCP sockets in TIME_WAIT (sockstat)."),
+    "orphan": _gauge("netns_orphaned_sockets", "TCP sockets without a process, of the whole host (sockstat)."),
+}
 
 # --- counters of the engine's network namespace, present as 0 from the start
 NETNS_COUNTERS: Final = {
@@ -172,6 +347,7 @@ NETNS_COUNTERS: Final = {
     "EstabResets": _counter("netns_established_resets", "Established connections that were reset (Tcp)."),
     "OutRsts": _counter("netns_resets_sent", "Segments sent with RST (Tcp)."),
     "OutSegs": _counter("netns_segments_sent", "Segments sent, retransmits excluded (Tcp)."),
+    "DelayedACKs": _counter("netns_delayed_acks", "Acknowledgements sent after the delay (TcpExt)."),
     "RetransSegs": _counter("netns_segments_retransmitted", "Segments sent again (Tcp)."),
 }
 
@@ -224,7 +400,18 @@ PROGRESS: Final = _gauge(
 SPANS: Final = _counter("spans", "Spans by what became of them.", "outcome")
 RECORDS_LOST: Final = _counter("request_records_lost", "Request records overwritten before the reader came.", "process")
 
-METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric)) + tuple(
-    NETNS_COUNTERS.values()
+# --- GPUs through NVML: those of the engine's processes, or all visible ones while none of its processes is on one
+GPUS: Final = _gauge("gpus", "GPUs that the numbers below are of.")
+GPU_UTILIZATION: Final = _gauge("gpu_utilization_ratio", "Share of the time in which a kernel ran, mean of the GPUs.")
+GPU_MEMORY_USED: Final = _gauge("gpu_memory_used_bytes", "Memory in use, by whomever.")
+GPU_MEMORY: Final = _gauge("gpu_memory_bytes", "Memory there is.")
+GPU_POWER: Final = _gauge("gpu_power_watts", "Power draw.")
+GPU_ENERGY: Final = _counter("gpu_energy_joules", "Energy since the sidecar first saw them.")
+GPU_PROCESS_MEMORY: Final = _gauge("gpu_process_memory_bytes", "GPU memory of the process.", "process")
+
+METRICS: Final = (
+    *(value for value in list(globals().values()) if isinstance(value, Metric)),
+    *NETNS_COUNTERS.values(),
+    *NETNS_GAUGES.values(),
 )
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

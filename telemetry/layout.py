@@ -29,6 +29,30 @@ DURATION_BOUNDS: Final = tuple(
 COARSE_BOUNDS: Final = tuple(int(seconds * 1e9) for seconds in (1e-4, 1e-3, 0.01, 0.1, 1, 10))
 """Those of them that are exported for histograms of inner workings."""
 
+BYTE_BOUNDS: Final = tuple(2**power for power in (6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24))
+"""Upper bounds of the histograms of message sizes in bytes; as many as of durations, so that offsets are the same."""
+
+BYTE_HISTOGRAMS: Final = frozenset({"input_message_bytes", "output_message_bytes"})
+
+MAX_CORES: Final = 8
+"""Cores that have a pair of sequence counters on the API's page."""
+
+GATE_OPEN: Final = 0
+GATE_RELOADING: Final = 1
+GATE_DRAINING: Final = 2
+"""Values of the API's ``gate`` slot: whether new requests are taken."""
+
+SHED_REASONS: Final = (
+    "no_core", "input_full", "waiting", "output_depth", "output_age", "rate", "draining", "reloading",
+)  # fmt: skip
+"""Why a request was refused with 503; each has a slot ``shed_REASON`` on the API's page."""
+
+ERROR_CLASSES: Final = ("protocol", "not_found", "too_large", "overload", "timeout", "internal")
+"""Classes of error answers; each has a slot ``errors_CLASS`` on the API's page."""
+
+LOG_LEVELS: Final = ("info", "warning", "error")
+"""Counted log records, ``log_LEVEL`` on a page; ``error`` includes critical ones."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -101,6 +125,21 @@ API: Final = Layout(
         "prompt_tokens",
         "generated_tokens",
         "stamps_clamped",
+        "gate",
+        "receiver_heartbeat_ns",
+        "oldest_request_ns",
+        "receive_inflight",
+        "receive_oldest_ns",
+        "first_output_inflight",
+        "first_output_oldest_ns",
+        "streaming_inflight",
+        "streaming_oldest_ns",
+        "health_problems",
+        *(f"shed_{reason}" for reason in SHED_REASONS),
+        *(f"errors_{name}" for name in ERROR_CLASSES),
+        *(f"log_{level}" for level in LOG_LEVELS),
+        *(f"core_{core}_input_sent" for core in range(MAX_CORES)),
+        *(f"core_{core}_output_received" for core in range(MAX_CORES)),
     ),
     histograms=(
         "receive",
@@ -114,6 +153,9 @@ API: Final = Layout(
         "event_loop_lag",
         "output_transit",
         "output_decode",
+        "input_encode",
+        "input_send_call",
+        "input_message_bytes",
     ),
     ring_records=4096,
 )
@@ -142,8 +184,27 @@ CORE: Final = Layout(
         "kv_blocks_total",
         "requests_aborted",
         "requests_failed",
+        "prefix_cache_queried_tokens",
+        "prefix_cache_hit_tokens",
+        "input_heartbeat_ns",
+        "output_heartbeat_ns",
+        "input_messages_taken",
+        "output_messages_queued",
+        "output_oldest_ns",
+        "waiting_oldest_ns",
+        "running_oldest_ns",
+        "step_longest_ns",
+        *(f"log_{level}" for level in LOG_LEVELS),
     ),
-    histograms=("step", "forward_device", "input_decode", "input_queue_wait", "output_encode", "output_send_call"),
+    histograms=(
+        "step",
+        "forward_device",
+        "input_decode",
+        "input_queue_wait",
+        "output_encode",
+        "output_send_call",
+        "output_message_bytes",
+    ),
     ring_records=1024,
 )
 

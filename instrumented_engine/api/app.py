@@ -3,47 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from instrumented_engine.api.admission import NO_CORE, Admission, Gate
 from instrumented_engine.api.client import CoreClient
-from instrumented_engine.api.errors import INTERNAL, NOT_FOUND, OVERLOAD, PROTOCOL, ApiError, ErrorClass
-from instrumented_engine.api.generation import Generation, respond
+from instrumented_engine.api.error_answers import add_error_handlers, error_answer
+from instrumented_engine.api.errors import NOT_FOUND, OVERLOAD, ApiError, OverloadError
+from instrumented_engine.api.generation import Generation, chat_tokens, respond
+from instrumented_engine.api.middleware import SCOPE_KEY, TimelineMiddleware
 from instrumented_engine.api.protocol import ChatCompletionRequest, CompletionRequest
-from instrumented_engine.api.timeline import Recorder, Timeline
-from instrumented_engine.model.tokenizers import Tokenizer
-from telemetry.scoreboard import HistogramWriter, Writer
-from telemetry.stages import ROUTES
+from instrumented_engine.api.served_model import Reload, ServedModel
+from instrumented_engine.api.tick import Chore, Tick
+from instrumented_engine.api.timeline import Recorder
+from instrumented_engine.config import EngineSettings
+from telemetry.scoreboard import Writer
 from telemetry.version import VERSION
 
-_log = logging.getLogger(__name__)
-_TICK_SECONDS: Final = 0.1
-_SCOPE_KEY: Final = "enginescope.timeline"
-_CHAT_BY_ROUTE: Final = {route: chat for chat, route in ROUTES.items()}
+_RELOAD_GRACE_SECONDS: Final = 5.0
 
 
-def build_app(client: CoreClient, tokenizer: Tokenizer, model_name: str, page: Writer) -> ASGIApp:
-    """The application with its routes, error form and timeline around every completion."""
-    app = FastAPI(title="enginescope reference engine", version=VERSION, lifespan=_lifespan(client, page))
+def build_app(
+    settings: EngineSettings,
+    client: CoreClient,
+    model: ServedModel,
+    page: Writer,
+    gate: Gate,
+    chores: Sequence[Chore] = (),
+) -> ASGIApp:
+    """The application with its routes, error form, admission and timeline around every completion.
+
+    ``chores`` are done about once a second on the event loop.
+    """
+    recorder = Recorder(page)
+    tick = Tick(client, page, recorder, chores)
+    reload = Reload(gate, model, settings.drain_timeout + _RELOAD_GRACE_SECONDS)
+    app = FastAPI(title="enginescope reference engine", version=VERSION, lifespan=_lifespan(client, reload, tick))
     created = int(time.time())
+
+    @app.get("/live")
+    async def live() -> dict[str, str]:
+        """200 while the process can answer at all: a restart would not help otherwise."""
+        return {"status": "ok"}
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        """200 while a core takes requests."""
-        if client.max_model_len is None:
-            error = ApiError(OVERLOAD, "the engine has no running core")
-            return JSONResponse(
-                error.body(), OVERLOAD.status, error.headers()
-            )  # not logged: this is asked all the time
+        """200 while a request sent now would be served; else 503, and why."""
+        refused = gate.refusal or (OverloadError("no_core", NO_CORE) if client.max_model_len is None else None)
+        problems = [refused.message] if refused else client.problems
+        if problems:
+            error = ApiError(OVERLOAD, "; ".join(problems))
+            return JSONResponse(error.body(), OVERLOAD.status, error.headers())  # not logged: this is asked always
         return JSONResponse({"status": "ok"})
 
     @app.get("/version")
@@ -52,25 +69,26 @@ def build_app(client: CoreClient, tokenizer: Tokenizer, model_name: str, page: W
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        card = {"id": model_name, "object": "model", "created": created, "owned_by": "enginescope"}
+        card = {"id": model.name, "object": "model", "created": created, "owned_by": "enginescope"}
         return {"object": "list", "data": [card | {"max_model_len": client.max_model_len}]}
 
     @app.post("/v1/completions", response_model=None)
     async def completions(request: Request, body: CompletionRequest) -> Any:
-        _check_model(body.model, model_name)
-        prompt = tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
-        generation = Generation(client, tokenizer, model_name, request.scope[_SCOPE_KEY], body, prompt)
+        _check_model(body.model, model.name)
+        prompt = model.tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
+        generation = Generation(client, model.tokenizer, model.name, request.scope[SCOPE_KEY], body, prompt)
         return await respond(request, generation)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatCompletionRequest) -> Any:
-        _check_model(body.model, model_name)
-        prompt = tokenizer.encode(tokenizer.chat_prompt([(m.role, m.text) for m in body.messages]))
-        generation = Generation(client, tokenizer, model_name, request.scope[_SCOPE_KEY], body, prompt)
+        _check_model(body.model, model.name)
+        prompt = chat_tokens(model.tokenizer, body)
+        generation = Generation(client, model.tokenizer, model.name, request.scope[SCOPE_KEY], body, prompt)
         return await respond(request, generation)
 
-    _add_error_handlers(app)
-    return TimelineMiddleware(app, Recorder(page))
+    add_error_handlers(app, page)
+    admission = Admission(settings, client, gate, time.monotonic)
+    return TimelineMiddleware(app, recorder, admission, error_answer)
 
 
 def _check_model(asked: str, served: str) -> None:
@@ -78,95 +96,14 @@ def _check_model(asked: str, served: str) -> None:
         raise ApiError(NOT_FOUND, f"the model {asked!r} does not exist; this engine serves {served!r}", "model")
 
 
-def _lifespan(client: CoreClient, page: Writer) -> Any:
+def _lifespan(client: CoreClient, reload: Reload, tick: Tick) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
+        client.on_ready, client.on_gone = reload.core_ready, reload.core_gone
         client.start()
-        tick = asyncio.create_task(_tick(client, page))
-        yield
-        tick.cancel()
-        with suppress(asyncio.CancelledError):
-            await tick
+        async with tick.running():
+            yield
         client.close()
 
     return lifespan
-
-
-async def _tick(client: CoreClient, page: Writer) -> None:
-    """Every 100 ms: prove that the event loop runs, measure how late it is, and look after the core."""
-    lag: HistogramWriter = page.histogram("event_loop_lag")
-    while True:
-        started = time.monotonic_ns()
-        await asyncio.sleep(_TICK_SECONDS)
-        lag.observe(time.monotonic_ns() - started - int(_TICK_SECONDS * 1e9))
-        page["loop_tick_ns"] = time.time_ns()
-        client.check_core()
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    async def api_error(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, ApiError)
-        _log.log(error.error_class.log_level, "answered %d: %s", error.error_class.status, error.message)
-        return JSONResponse(error.body(), error.error_class.status, error.headers())
-
-    async def invalid_body(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return await api_error(request, ApiError(PROTOCOL, *_first_problem(error)))
-
-    async def http_error(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        error_class = ErrorClass(error.status_code, "invalid_request_error", logging.INFO, "never")
-        return await api_error(request, ApiError(error_class, f"{request.url.path}: {error.detail}"))
-
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        _log.error("a request failed", exc_info=error)
-        return await api_error(
-            request, ApiError(INTERNAL, "the engine failed on this request; its log has the traceback")
-        )
-
-    app.add_exception_handler(ApiError, api_error)
-    app.add_exception_handler(RequestValidationError, invalid_body)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, unexpected)
-
-
-def _first_problem(error: RequestValidationError) -> tuple[str, str | None]:
-    """One sentence and the offending parameter; the client's own values are not repeated."""
-    problem = error.errors()[0]
-    if problem["type"] == "json_invalid":
-        return "the request body is not valid JSON", None
-    param = ".".join(str(part) for part in problem["loc"] if part != "body") or None
-    message = problem["msg"].removeprefix("Value error, ")
-    return (f"{param}: {message}" if param else message), param
-
-
-class TimelineMiddleware:
-    """Gives every completion request a Timeline and records it when its response is over."""
-
-    def __init__(self, app: ASGIApp, recorder: Recorder) -> None:
-        self._app = app
-        self._recorder = recorder
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass through; watch completions."""
-        chat = _CHAT_BY_ROUTE.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if chat is None:
-            await self._app(scope, receive, send)
-            return
-        timeline = Timeline(_header(scope, b"traceparent"), chat=chat)
-        scope[_SCOPE_KEY] = timeline
-
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                timeline.status = message["status"]
-            await send(message)
-
-        self._recorder.started()
-        try:
-            await self._app(scope, receive, watch)
-        finally:
-            self._recorder.ended(timeline)
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)

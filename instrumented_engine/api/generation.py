@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.responses import Response
 
 from instrumented_engine import wire
-from instrumented_engine.api.client import CoreClient, Stream, failure, new_request_id
+from instrumented_engine.api.choice import Choice, Piece, merged
+from instrumented_engine.api.client import CoreClient, new_request_id
 from instrumented_engine.api.errors import OVERLOAD, PROTOCOL, ApiError
 from instrumented_engine.api.protocol import ChatCompletionRequest, GenerationRequest, choice, usage
+from instrumented_engine.api.reader import TextReader
 from instrumented_engine.api.timeline import CLIENT_CLOSED_REQUEST, Timeline
-from instrumented_engine.model.tokenizers import IncrementalDecoder, Tokenizer
+from instrumented_engine.model.tokenizers import Tokenizer
 from telemetry.stages import RequestFlag, Stamp
 
 _DEFAULT_MAX_TOKENS = 16  # of the completions API; a chat answer may take what the model has room for
@@ -49,12 +53,26 @@ class Generation:
         self._client = client
         self._model_name = model_name
         self._created = int(time.time())
-        self._decoder = IncrementalDecoder(tokenizer)
-        self._eos_ids = tokenizer.eos_ids
         timeline.prompt_tokens = len(prompt)
         if body.stream:
             timeline.flags |= RequestFlag.STREAM
-        self.stream: Stream = client.submit(self._message(number, prompt, tokenizer), timeline)
+        self.choices: list[Choice] = []
+        self._submit(self._message(number, prompt, tokenizer), tokenizer)
+
+    def _submit(self, message: wire.Submit, tokenizer: Tokenizer) -> None:
+        """One sequence for each choice; they share the prompt's blocks in the prefix cache."""
+        stamps = self.timeline.stamps
+        first_handed = 0
+        try:
+            for index in range(self.body.n):
+                stream = self._client.submit(_of_choice(message, index), self.timeline)
+                first_handed = first_handed or stamps[Stamp.INPUT_HANDED]
+                reader = TextReader(tokenizer, self.body.stop_strings, self.body.wanted_logprobs)
+                self.choices.append(Choice(index, self._client, stream, reader, self.timeline))
+        except ApiError:
+            self.end()
+            raise
+        stamps[Stamp.INPUT_HANDED] = first_handed
 
     def _message(self, number: int, prompt: list[int], tokenizer: Tokenizer) -> wire.Submit:
         body = self.body
@@ -73,6 +91,7 @@ class Generation:
             stop_token_ids=[] if body.ignore_eos else sorted(tokenizer.eos_ids),
             trace_id=self.timeline.trace_id,
             span_id=self.timeline.span_id,
+            logprobs=self.body.wanted_logprobs,
         )
 
     def _max_tokens(self, prompt_tokens: int) -> int:
@@ -93,31 +112,34 @@ class Generation:
             )
         return asked
 
-    async def pieces(self) -> AsyncIterator[tuple[str, str | None]]:
-        """Text as it is generated, then the finish reason with the last piece.
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Text as it is generated, then the finish reason with the last piece of each choice.
 
         Raises:
             ApiError: the core failed the request.
         """
-        while True:
-            tokens, finished = await self.stream.take()
-            self.timeline.output_tokens += len(tokens)
-            text = self._decoder.push([token for token in tokens if token not in self._eos_ids])
-            if finished is None:
-                if text:
-                    yield text, None
-                continue
-            if finished.reason == "error":
-                raise failure(finished)
-            self._client.forget(self.stream)
-            yield text + self._decoder.finish(), finished.reason
-            return
+        try:
+            async with aclosing(merged(self.choices)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except ApiError:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Stop the core's work on what is still open."""
+        for opened in self.choices:
+            self._client.abort(opened.stream)
 
     def abandon(self) -> None:
-        """The client went away: stop the core's work on this request."""
+        """The client went away."""
         self.timeline.aborted = True
         self.timeline.status = CLIENT_CLOSED_REQUEST
-        self._client.abort(self.stream)
+        self.end()
+
+    def choice(self, piece: Piece, *, streaming: bool = False) -> dict[str, Any]:
+        """One choice of a response or of a streamed chunk."""
+        return choice(piece, chat=self.chat, streaming=streaming, logprobs=self.body.wanted_logprobs >= 0)
 
     def envelope(self, choices: list[dict[str, Any]], *, streaming: bool = False) -> dict[str, Any]:
         """A response, or a chunk of a streamed one."""
@@ -130,9 +152,30 @@ class Generation:
             "choices": choices,
         }
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """The usage object as of now."""
-        return usage(self.timeline.prompt_tokens, self.timeline.output_tokens)
+        timeline = self.timeline
+        return usage(timeline.prompt_tokens, timeline.output_tokens, max(timeline.cached_tokens, 0))
+
+
+def _of_choice(message: wire.Submit, index: int) -> wire.Submit:
+    """The first choice is the request itself; the others get numbers and seeds of their own."""
+    if not index:
+        return message
+    seed = None if message.seed is None else (message.seed + index) % 2**63
+    return msgspec.structs.replace(message, request_id=new_request_id(), seed=seed)
+
+
+def chat_tokens(tokenizer: Tokenizer, body: ChatCompletionRequest) -> list[int]:
+    """The prompt of a conversation.
+
+    Raises:
+        ApiError: the model's chat template refuses it.
+    """
+    try:
+        return tokenizer.encode(tokenizer.chat_prompt([(message.role, message.text) for message in body.messages]))
+    except ValueError as error:
+        raise ApiError(PROTOCOL, f"messages: {error}", "messages") from error
 
 
 async def respond(request: Request, generation: Generation) -> Response:
@@ -154,12 +197,18 @@ async def respond(request: Request, generation: Generation) -> Response:
 
 
 async def _complete(generation: Generation) -> dict[str, Any]:
-    texts: list[str] = []
-    reason: str | None = None
-    async for text, reason in generation.pieces():  # noqa: B007 - the last reason is the answer's
-        texts.append(text)
-    choices = [choice(generation.chat, "".join(texts), reason, streaming=False)]
+    pieces: list[list[Piece]] = [[] for _ in generation.choices]
+    async for piece in generation.pieces():
+        pieces[piece.index].append(piece)
+    choices = [generation.choice(_joined(own)) for own in pieces]
     return generation.envelope(choices) | {"usage": generation.usage()}
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    """The pieces of a choice as one."""
+    text = "".join(piece.text for piece in pieces)
+    entries = [item for piece in pieces for item in piece.entries]
+    return Piece(pieces[-1].index, text, entries, pieces[-1].finish_reason)
 
 
 async def _disconnected(request: Request) -> None:
@@ -171,17 +220,11 @@ async def _events(generation: Generation) -> AsyncIterator[bytes]:
     """Server-sent events in OpenAI's form; an error that comes after the first byte is an event too."""
     done = False
     try:
-        if generation.chat:
-            opening = {
-                "index": 0,
-                "delta": {"role": "assistant", "content": ""},
-                "logprobs": None,
-                "finish_reason": None,
-            }
-            yield _event(generation.envelope([opening], streaming=True))
-        async for text, reason in generation.pieces():
-            chunk = choice(generation.chat, text, reason, streaming=True)
-            yield _event(generation.envelope([chunk], streaming=True))
+        for opened in generation.choices if generation.chat else ():
+            yield _event(generation.envelope([_opening(opened.index)], streaming=True))
+        async with aclosing(generation.pieces()) as pieces:
+            async for piece in pieces:
+                yield _event(generation.envelope([generation.choice(piece, streaming=True)], streaming=True))
         if generation.body.stream_options and generation.body.stream_options.include_usage:
             yield _event(generation.envelope([], streaming=True) | {"usage": generation.usage()})
         yield b"data: [DONE]\n\n"
@@ -193,6 +236,11 @@ async def _events(generation: Generation) -> AsyncIterator[bytes]:
     finally:
         if not done:
             generation.abandon()
+
+
+def _opening(index: int) -> dict[str, Any]:
+    delta = {"role": "assistant", "content": ""}
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 def _event(body: dict[str, Any]) -> bytes:

@@ -21,12 +21,14 @@ from instrumented_engine.core.loop import CoreLoop
 from instrumented_engine.core.output_thread import SEND_RETRY_MS, OutputThread
 from instrumented_engine.core.runner import ForwardTimer, ModelRunner
 from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.cpus import bind_process
 from instrumented_engine.model.cache import KVCache
 from instrumented_engine.model.config import ModelConfig
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.loaders import load_model
 from instrumented_engine.model.source import ModelSource, ModelUnavailable
-from instrumented_engine.process import die_with_parent, end_with_sentence, start_logging
+from instrumented_engine.process import count_logs, die_with_parent, end_with_sentence, start_logging
+from instrumented_engine.sockets import configure
 from telemetry.layout import CORE
 from telemetry.scoreboard import PageError, Writer, runtime_directory
 from telemetry.settings import parse_or_exit
@@ -43,10 +45,12 @@ def main() -> None:
     try:
         directory = Path(settings.runtime_dir) if settings.runtime_dir else runtime_directory(create=True)
         page = Writer(directory, CORE, generation=settings.generation)
+        count_logs(page)
+        cpus = bind_process(settings.cpu_bind)
         device = _device(settings.device)
         source = ModelSource.resolve(settings.model)
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        if settings.threads or cpus:
+            torch.set_num_threads(settings.threads or min(cpus or 1, torch.get_num_threads()))
         model = load_model(source, device, getattr(torch, settings.dtype))
     except (PageError, ModelUnavailable, ValueError) as error:
         sys.exit(end_with_sentence("instrumented_engine.core", error))
@@ -71,12 +75,14 @@ def _serve(settings: EngineSettings, page: Writer, model: Llama, device: torch.d
     sender = OutputThread(_connect(context, zmq.PUSH, settings.output_endpoint, settings), output_queue, page)
     loop = _build_loop(settings, page, model, device, (input_queue, output_queue))
     signal.signal(signal.SIGTERM, loop.stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops its children in order
     page.set_endpoints({"input": settings.input_endpoint, "output": settings.output_endpoint})
     receiver.start()
     sender.start()
     ready = wire.Ready(0, os.getpid(), str(page.path), _max_model_len(settings, model.config))
     output_queue.put((ready, page["phase_started_ns"]))
+    page["output_messages_queued"] += 1
     loop.run()
     receiver.stop()
     sender.stop()
@@ -97,7 +103,7 @@ def _build_loop(
     max_model_len = _max_model_len(settings, model.config)
     blocks_per_sequence = -(-max_model_len // settings.kv_block_tokens)
     blocks = settings.kv_blocks or max(blocks_per_sequence, settings.max_num_seqs * blocks_per_sequence // 4)
-    pool = BlockPool(blocks, settings.kv_block_tokens)
+    pool = BlockPool(blocks, settings.kv_block_tokens, prefix_cache=settings.prefix_cache)
     page["kv_blocks_total"] = blocks
     cache = KVCache(model.config, blocks, settings.kv_block_tokens, device, next(model.parameters()).dtype)
     _log.info(
@@ -126,8 +132,7 @@ def _connect(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str, settings: EngineSettings
 ) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
-    socket.set_hwm(settings.high_water_mark)
-    socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
+    configure(socket, endpoint, settings)
     socket.setsockopt(zmq.SNDTIMEO, SEND_RETRY_MS)
     socket.connect(endpoint)
     return socket

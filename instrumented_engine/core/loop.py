@@ -7,11 +7,11 @@ import random
 import time
 from collections.abc import Sequence as Seq
 
-from instrumented_engine import wire
+from instrumented_engine import faults, wire
 from instrumented_engine.core.blocks import Sequence
 from instrumented_engine.core.input_thread import InputQueue
 from instrumented_engine.core.output_thread import OutputQueue
-from instrumented_engine.core.runner import ModelRunner
+from instrumented_engine.core.runner import ModelRunner, Sampled
 from instrumented_engine.core.scheduler import Chunk, Scheduler
 from instrumented_engine.model.sampler import make_generator
 from instrumented_engine.model.sampling import SamplingParams
@@ -25,6 +25,11 @@ _PHASE, _PHASE_STARTED = _SLOT["phase"], _SLOT["phase_started_ns"]
 _STEPS, _STEP_TOKENS = _SLOT["steps"], _SLOT["step_tokens"]
 _INPUT_DEPTH, _OUTPUT_DEPTH = _SLOT["input_queue_depth"], _SLOT["output_queue_depth"]
 _WAITING, _RUNNING, _BLOCKS_USED = _SLOT["requests_waiting"], _SLOT["requests_running"], _SLOT["kv_blocks_used"]
+_TAKEN, _QUEUED_OUT = _SLOT["input_messages_taken"], _SLOT["output_messages_queued"]
+_WAITING_OLDEST, _RUNNING_OLDEST = _SLOT["waiting_oldest_ns"], _SLOT["running_oldest_ns"]
+_LONGEST = _SLOT["step_longest_ns"]
+_LONGEST_WINDOW = 64
+_PREFIX_QUERIED, _PREFIX_HIT = _SLOT["prefix_cache_queried_tokens"], _SLOT["prefix_cache_hit_tokens"]
 _ABORTED, _FAILED = _SLOT["requests_aborted"], _SLOT["requests_failed"]
 _log = logging.getLogger(__name__)
 _QUEUED, _SCHEDULED, _FIRST, _LAST = (
@@ -60,6 +65,7 @@ class CoreLoop:
         self._input_wait = page.histogram("input_queue_wait")
         self._ring = page.ring()
         self._finished: list[wire.Finished] = []
+        self._longest = self._longest_before = 0
         self._stopping = False
 
     def stop(self, *_: object) -> None:
@@ -86,6 +92,7 @@ class CoreLoop:
             self._set_phase(Phase.INPUT)
             self._slots[_INPUT_DEPTH] = self._input.qsize()
             if item is not None:
+                self._slots[_TAKEN] += 1
                 self._handle(*item)
 
     def _handle(self, message: wire.InputMessage, queued_ns: int) -> None:
@@ -130,7 +137,9 @@ class CoreLoop:
         for chunk in chunks:
             chunk.sequence.stamps[_SCHEDULED] = chunk.sequence.stamps[_SCHEDULED] or started_ns
         self._slots[_STEP_TOKENS] = sum(chunk.length for chunk in chunks)
+        self._publish_gauges()
         self._set_phase(Phase.FORWARD)
+        faults.stall("stall_core")
         try:
             sampled = self._runner.run(chunks)
         except RuntimeError as error:
@@ -140,17 +149,19 @@ class CoreLoop:
         self._update(chunks, sampled, started_ns)
         self._publish_gauges()
 
-    def _update(self, chunks: Seq[Chunk], sampled: Seq[tuple[Chunk, int]], started_ns: int) -> None:
+    def _update(self, chunks: Seq[Chunk], sampled: Sampled, started_ns: int) -> None:
         ended_ns = time.time_ns()
         members = [(chunk.sequence.trace_id, chunk.sequence.span_id) for chunk in chunks]
         for chunk in chunks:
             chunk.sequence.computed += chunk.length
             chunk.sequence.forward.add(ended_ns - started_ns)
-        for chunk, token in sampled:
+        for chunk, token in zip(sampled.chunks, sampled.tokens, strict=True):
             self._append(chunk.sequence, token, ended_ns)
-        self._queue_outputs([chunk.sequence.request_id for chunk, _ in sampled], [token for _, token in sampled])
+        request_ids = [chunk.sequence.request_id for chunk in sampled.chunks]
+        self._queue_outputs(request_ids, sampled.tokens, sampled.logprobs)
         self._step_time.observe(ended_ns - started_ns)
         self._slots[_STEPS] += 1
+        self._publish_longest(ended_ns - started_ns)
         if random.random() < self._step_trace_ratio:
             self._record_step(started_ns, ended_ns, members)
 
@@ -163,17 +174,22 @@ class CoreLoop:
         elif sequence.generated >= sequence.max_tokens:
             self._finish(sequence, "length")
 
-    def _finish(self, sequence: Sequence, reason: str, error: str = "") -> None:
+    def _finish(self, sequence: Sequence, reason: str) -> None:
         self._scheduler.finish(sequence)
+        self._report(sequence, reason)
+
+    def _report(self, sequence: Sequence, reason: str, error: str = "") -> None:
         forward = (sequence.forward.count, sequence.forward.busy_ns, sequence.forward.max_ns)
-        self._finished.append(wire.Finished(sequence.request_id, reason, sequence.stamps, forward, 0, error))
+        cached = max(sequence.cached_tokens, 0)
+        self._finished.append(wire.Finished(sequence.request_id, reason, sequence.stamps, forward, cached, error))
 
     def _fail_step(self, chunks: Seq[Chunk], error: RuntimeError) -> None:
         """A failed forward pass (out of memory, a device error) ends its requests, not the core."""
         _log.error("a step of %d requests failed: %s", len(chunks), error)
         for chunk in chunks:
             self._slots[_FAILED] += 1
-            self._finish(chunk.sequence, "error", "the forward pass failed")
+            self._scheduler.fail(chunk.sequence)
+            self._report(chunk.sequence, "error", "the forward pass failed")
         self._publish_finished()
 
     def _publish_finished(self) -> None:
@@ -181,16 +197,31 @@ class CoreLoop:
             self._queue_outputs([], [])
             self._publish_gauges()
 
-    def _queue_outputs(self, request_ids: Seq[int], tokens: Seq[int]) -> None:
-        message = wire.Outputs(self._core_index, wire.pack_ids(request_ids), wire.pack_tokens(tokens), self._finished)
+    def _queue_outputs(self, request_ids: Seq[int], tokens: Seq[int], logprobs: wire.Logprobs | None = None) -> None:
+        columns = (wire.pack_ids(request_ids), wire.pack_tokens(tokens))
+        message = wire.Outputs(self._core_index, *columns, self._finished, logprobs)
         self._finished = []
         self._output.put((message, time.time_ns()))
+        self._slots[_QUEUED_OUT] += 1
         self._slots[_OUTPUT_DEPTH] = self._output.qsize()
 
+    def _publish_longest(self, duration_ns: int) -> None:
+        """The longest of the last 64 to 128 steps: what a watcher allows the next one, several times over."""
+        if self._slots[_STEPS] % _LONGEST_WINDOW == 0:
+            self._longest, self._longest_before = 0, self._longest
+        self._longest = max(self._longest, duration_ns)
+        self._slots[_LONGEST] = max(self._longest, self._longest_before)
+
     def _publish_gauges(self) -> None:
-        self._slots[_WAITING] = len(self._scheduler.waiting)
-        self._slots[_RUNNING] = len(self._scheduler.running)
+        waiting, running = self._scheduler.waiting, self._scheduler.running
+        self._slots[_WAITING] = len(waiting)
+        self._slots[_RUNNING] = len(running)
+        # Both are in order of arrival, so that the first is the oldest.
+        self._slots[_WAITING_OLDEST] = waiting[0].stamps[_QUEUED] if waiting else 0
+        self._slots[_RUNNING_OLDEST] = running[0].stamps[_SCHEDULED] if running else 0
         self._slots[_BLOCKS_USED] = self._scheduler.pool.used
+        self._slots[_PREFIX_QUERIED] = self._scheduler.queried_tokens
+        self._slots[_PREFIX_HIT] = self._scheduler.hit_tokens
 
     def _record_step(self, started_ns: int, ended_ns: int, members: list[tuple[bytes, bytes]]) -> None:
         record = StepRecord(self._slots[_STEPS], started_ns, ended_ns, len(members), self._slots[_STEP_TOKENS], members)
@@ -217,4 +248,5 @@ def _new_sequence(message: wire.Submit, queued_ns: int) -> Sequence:
         trace_id=message.trace_id,
         span_id=message.span_id,
         generator=make_generator(sampling),
+        logprobs=message.logprobs,
     )

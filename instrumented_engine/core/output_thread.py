@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import zmq
 
-from instrumented_engine import wire
-from telemetry.layout import CORE
-from telemetry.scoreboard import Writer
+from instrumented_engine import faults, wire
+from telemetry.layout import BYTE_BOUNDS, CORE
+from telemetry.scoreboard import HistogramWriter, Writer
 
 _SLOT = CORE.slot_index
 _THREAD, _DEPTH = _SLOT["output_thread_id"], _SLOT["output_queue_depth"]
+_HEARTBEAT, _OLDEST = _SLOT["output_heartbeat_ns"], _SLOT["output_oldest_ns"]
 _BYTES, _SENT_NS, _SENT = _SLOT["output_bytes_sent"], _SLOT["output_last_sent_ns"], _SLOT["output_messages_sent"]
 
 OutputQueue = SimpleQueue[tuple[wire.OutputMessage, int] | None]
 """Messages with the stamp of when they were queued; None ends the thread."""
 
 SEND_RETRY_MS = 200
+_HEARTBEAT_SECONDS = 0.2
 
 
 class OutputThread(threading.Thread):
@@ -32,6 +34,7 @@ class OutputThread(threading.Thread):
         self._slots = page.slots
         self._encode_time = page.histogram("output_encode")
         self._send_time = page.histogram("output_send_call")
+        self._sizes = HistogramWriter(page.slots, CORE.histogram_index["output_message_bytes"], BYTE_BOUNDS)
         self._stopping = threading.Event()
         self._sequence = 0
 
@@ -43,13 +46,26 @@ class OutputThread(threading.Thread):
     def run(self) -> None:
         """Until ``stop``."""
         self._slots[_THREAD] = threading.get_native_id()
-        while (item := self._queue.get()) is not None:
+        while (item := self._next()) is not None:
+            faults.die("output_thread")
             message, queued_ns = item
+            self._slots[_OLDEST] = queued_ns
             self._slots[_DEPTH] = self._queue.qsize()
             started_ns = time.perf_counter_ns()
             payload = wire.encode(message)
             self._encode_time.observe(time.perf_counter_ns() - started_ns)
+            self._sizes.observe(len(payload))
             self._send(payload, queued_ns)
+            self._slots[_OLDEST] = 0
+
+    def _next(self) -> tuple[wire.OutputMessage, int] | None:
+        """The next message, with a heartbeat while there is none."""
+        while True:
+            self._slots[_HEARTBEAT] = time.time_ns()
+            try:
+                return self._queue.get(timeout=_HEARTBEAT_SECONDS)
+            except Empty:
+                continue
 
     def _send(self, payload: bytes, queued_ns: int) -> None:
         self._sequence += 1
@@ -65,7 +81,8 @@ class OutputThread(threading.Thread):
     def _try_send(self, payload: bytes, queued_ns: int) -> bool:
         """One attempt of SEND_RETRY_MS; the hand-over is stamped anew each time."""
         try:
-            self._socket.send_multipart(wire.output_frames(payload, self._sequence, queued_ns))
+            copy = len(payload) < wire.ZERO_COPY_BYTES
+            self._socket.send_multipart(wire.output_frames(payload, self._sequence, queued_ns), copy=copy)
         except zmq.Again:
             return False
         return True

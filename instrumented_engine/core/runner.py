@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,8 +15,18 @@ from instrumented_engine.core.scheduler import Chunk
 from instrumented_engine.model.batch import Batch, PrefillChunk
 from instrumented_engine.model.cache import KVCache
 from instrumented_engine.model.llama import Llama
-from instrumented_engine.model.sampler import sample
+from instrumented_engine.model.sampler import log_probabilities, sample
+from instrumented_engine.wire import Logprobs, pack_logprobs
 from telemetry.scoreboard import HistogramWriter
+
+
+@dataclass(slots=True, frozen=True)
+class Sampled:
+    """What a step sampled: ``tokens[i]`` follows ``chunks[i]``."""
+
+    chunks: list[Chunk]
+    tokens: list[int]
+    logprobs: Logprobs | None = None
 
 
 class ForwardTimer:
@@ -67,7 +78,7 @@ class ModelRunner:
         self._device = device
         self._timer = timer
 
-    def run(self, chunks: Seq[Chunk]) -> list[tuple[Chunk, int]]:
+    def run(self, chunks: Seq[Chunk]) -> Sampled:
         """Compute the chunks and sample one token for each that completes its sequence."""
         ordered = sorted(chunks, key=lambda chunk: chunk.length == 1)
         sampling = [chunk for chunk in ordered if chunk.samples]
@@ -76,13 +87,13 @@ class ModelRunner:
         logits = self._model(batch, self._cache)
         self._timer.stop()
         if not sampling:
-            return []
+            return Sampled([], [])
         tokens = sample(
             logits,
             [chunk.sequence.sampling for chunk in sampling],
             [chunk.sequence.generator for chunk in sampling],
         )
-        return list(zip(sampling, tokens, strict=True))
+        return Sampled(sampling, tokens, _logprobs(logits, sampling, tokens))
 
     def _build(self, chunks: Seq[Chunk]) -> Batch:
         prefills = [chunk for chunk in chunks if chunk.length > 1]
@@ -109,6 +120,16 @@ class ModelRunner:
 
     def _tensor(self, values: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.int64, copy=True)).to(self._device, non_blocking=True)
+
+
+def _logprobs(logits: torch.Tensor, chunks: Seq[Chunk], tokens: Seq[int]) -> Logprobs | None:
+    """The columns for those who asked; None, and no work, when nobody did."""
+    rows = [row for row, chunk in enumerate(chunks) if chunk.sequence.logprobs >= 0]
+    if not rows:
+        return None
+    width = max(chunks[row].sequence.logprobs for row in rows)
+    chosen, ids, top = log_probabilities(logits[rows], [tokens[row] for row in rows], width)
+    return pack_logprobs(rows, chosen.numpy(), ids.numpy(), top.numpy())
 
 
 def _gather(pieces: object) -> NDArray[np.int64]:

@@ -36,6 +36,10 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.queried_tokens = 0
+        """Prompt tokens of all sequences that were started."""
+        self.hit_tokens = 0
+        """Those of them that were in the cache."""
 
     @property
     def has_work(self) -> bool:
@@ -53,6 +57,11 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
         self.pool.release(sequence)
+
+    def fail(self, sequence: Sequence) -> None:
+        """Forget a sequence whose step failed, and what the step should have written."""
+        self.pool.forget(sequence)
+        self.finish(sequence)
 
     def find(self, request_id: int) -> Sequence | None:
         """The sequence of a request, None when it is not here (any more)."""
@@ -74,7 +83,7 @@ class Scheduler:
             sequence = self.running[position]
             length = min(sequence.uncomputed, budget)
             if self._reserve_or_preempt(sequence, length):
-                chunks.append(Chunk(sequence, sequence.computed, length))
+                self._add_chunk(chunks, sequence, length)
                 budget -= length
                 position += 1
         return budget
@@ -93,9 +102,22 @@ class Scheduler:
     def _schedule_waiting(self, chunks: list[Chunk], budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
-            length = min(sequence.uncomputed, budget)
-            if not self.pool.reserve(sequence, length):
+            cached = self.pool.match(sequence)
+            reused = len(cached) * self.pool.block_tokens
+            length = min(len(sequence.tokens) - reused, budget)
+            if not self.pool.begin(sequence, cached, reused + length):
                 return
             self.running.append(self.waiting.popleft())
-            chunks.append(Chunk(sequence, 0, length))
+            self._count_reuse(sequence, reused)
+            self._add_chunk(chunks, sequence, length)
             budget -= length
+
+    def _add_chunk(self, chunks: list[Chunk], sequence: Sequence, length: int) -> None:
+        chunks.append(Chunk(sequence, sequence.computed, length))
+        self.pool.remember(sequence, sequence.computed + length)
+
+    def _count_reuse(self, sequence: Sequence, reused: int) -> None:
+        if sequence.cached_tokens < 0:  # one that starts again after pre-emption finds its own blocks
+            sequence.cached_tokens = reused
+            self.queried_tokens += sequence.prompt_length
+            self.hit_tokens += reused

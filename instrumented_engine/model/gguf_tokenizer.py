@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from instrumented_engine.model.byte_level import piece_bytes
 from instrumented_engine.model.chat import END, chatml_prompt
 from instrumented_engine.model.gguf_file import GgufFile, read_config
 from instrumented_engine.model.source import ModelUnavailable
@@ -44,7 +45,7 @@ class GgufTokenizer:
         tokens: list[str] = file.require("tokenizer.ggml.tokens")
         types: list[int] = file.get("tokenizer.ggml.token_type", [1] * len(tokens))
         self._tokenizer = _build(file, tokens, types)
-        self._pieces = [b"" if kind == CONTROL else _piece(t) for t, kind in zip(tokens, types, strict=True)]
+        self._pieces = [b"" if kind == CONTROL else piece_bytes(t) for t, kind in zip(tokens, types, strict=True)]
         self.eos_ids = _eos_ids(file, tokens)
         self._prefix = _prefix(file)
         self._default_system = _default_system(file)
@@ -101,21 +102,3 @@ def _prefix(file: GgufFile) -> list[int]:
 def _default_system(file: GgufFile) -> str | None:
     found = DEFAULT_SYSTEM.search(file.get("tokenizer.chat_template", ""))
     return found[1] if found else None
-
-
-def _byte_alphabet() -> dict[str, int]:
-    # GPT-2 spells bytes that print as themselves and the others, in order, as the characters from U+0100.
-    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printing]
-    shifted = {chr(0x100 + index): byte for index, byte in enumerate(others)}
-    return {chr(byte): byte for byte in printing} | shifted
-
-
-ALPHABET = _byte_alphabet()
-
-
-def _piece(token: str) -> bytes:
-    try:
-        return bytes([ALPHABET[character] for character in token])
-    except KeyError:
-        return token.encode("utf-8")

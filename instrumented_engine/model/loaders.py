@@ -1,7 +1,6 @@
 """Weights into a ``Llama``."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,22 +8,9 @@ from torch import Tensor
 from instrumented_engine.model.config import DUMMY_CONFIG, ModelConfig
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.source import ModelSource, ModelUnavailable
-
-if TYPE_CHECKING:
-    from instrumented_engine.model.gguf_file import GgufFile
+from instrumented_engine.model.weight_files import WeightFile
 
 DUMMY_SEED = 8192
-
-# Our name within a layer or at the top: the tensors of a GGUF file that are stacked to make it.
-LAYER_PARTS = {
-    "attn_norm": ("attn_norm",),
-    "qkv": ("attn_q", "attn_k", "attn_v"),
-    "attn_out": ("attn_output",),
-    "ffn_norm": ("ffn_norm",),
-    "gate_up": ("ffn_gate", "ffn_up"),
-    "down": ("ffn_down",),
-}
-TOP_PARTS = {"embed": ("token_embd",), "norm": ("output_norm",), "head": ("output",)}
 
 
 def load_config(source: ModelSource) -> ModelConfig:
@@ -33,9 +19,7 @@ def load_config(source: ModelSource) -> ModelConfig:
     Raises:
         ModelUnavailable: the file cannot be read, or holds a model of another kind.
     """
-    if source.format == "dummy":
-        return DUMMY_CONFIG
-    return _read_config(_open_gguf(source))
+    return DUMMY_CONFIG if source.format == "dummy" else _open(source).config
 
 
 def load_model(source: ModelSource, device: torch.device | str, dtype: torch.dtype) -> Llama:
@@ -46,55 +30,41 @@ def load_model(source: ModelSource, device: torch.device | str, dtype: torch.dty
     """
     if source.format == "dummy":
         return Llama(DUMMY_CONFIG, _dummy_weights(DUMMY_CONFIG, device, dtype))
-    file = _open_gguf(source)
-    config = _read_config(file)
-    return Llama(config, _gguf_weights(file, config, device, dtype))
+    file = _open(source)
+    return Llama(file.config, _weights(file, device, dtype))
 
 
-# The GGUF reader is an optional dependency which the dummy model does without.
-def _open_gguf(source: ModelSource) -> "GgufFile":
-    from instrumented_engine.model.gguf_file import GgufFile  # noqa: PLC0415
+# The readers are optional dependencies which the dummy model does without.
+def _open(source: ModelSource) -> WeightFile:
+    if source.format == "safetensors":
+        from instrumented_engine.model.safetensors_file import SafetensorsWeights  # noqa: PLC0415
 
-    return GgufFile(source.file)
+        return SafetensorsWeights(source.file)
+    from instrumented_engine.model.gguf_weights import GgufWeights  # noqa: PLC0415
 
-
-def _read_config(file: "GgufFile") -> ModelConfig:
-    from instrumented_engine.model.gguf_file import read_config  # noqa: PLC0415
-
-    return read_config(file)
+    return GgufWeights(source.file)
 
 
-def _gguf_weights(
-    file: "GgufFile", config: ModelConfig, device: torch.device | str, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    parts = _gguf_parts(config)
-    tied = "output.weight" not in file.tensor_names
-    if tied:
+def _weights(file: WeightFile, device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
+    parts = file.names.parts(file.config.num_layers)
+    if file.tied:
         del parts["head.weight"]
     _refuse_unused(file, parts)
-    shapes = _shapes(config)
+    shapes = _shapes(file.config)
     weights = {name: _stack(file, stacked, shapes[name]).to(device, dtype) for name, stacked in parts.items()}
-    if tied:
+    if file.tied:
         weights["head.weight"] = weights["embed.weight"]
     return weights
 
 
-def _gguf_parts(config: ModelConfig) -> dict[str, list[str]]:
-    parts = {f"{ours}.weight": [f"{part}.weight" for part in stacked] for ours, stacked in TOP_PARTS.items()}
-    for index in range(config.num_layers):
-        for ours, stacked in LAYER_PARTS.items():
-            parts[f"layers.{index}.{ours}.weight"] = [f"blk.{index}.{part}.weight" for part in stacked]
-    return parts
-
-
-def _stack(file: "GgufFile", names: list[str], shape: tuple[int, ...]) -> Tensor:
-    tensors = [torch.from_numpy(file.tensor(name)) for name in names]
+def _stack(file: WeightFile, names: list[str], shape: tuple[int, ...]) -> Tensor:
+    tensors = [file.tensor(name) for name in names]
     if any(tensor.shape[1:] != shape[1:] for tensor in tensors) or sum(map(len, tensors)) != shape[0]:
         raise ModelUnavailable(f"In {file.path}, {' and '.join(names)} do not have the sizes its metadata says.")
     return torch.cat(tensors)
 
 
-def _refuse_unused(file: "GgufFile", parts: dict[str, list[str]]) -> None:
+def _refuse_unused(file: WeightFile, parts: dict[str, list[str]]) -> None:
     # A bias or a frequency table left out would still give fluent, wrong text.
     unused = file.tensor_names.difference(*parts.values())
     if unused:

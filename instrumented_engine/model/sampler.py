@@ -38,6 +38,26 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], generators: Sequenc
         return ids
 
 
+def log_probabilities(logits: Tensor, tokens: Sequence[int], width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's log probability of its token, and the ids and log probabilities of the likeliest ones.
+
+    Those of the model itself, before temperature, top-k and top-p.
+
+    Args:
+        logits: ``[S, vocab] float32``, finite.
+        tokens: The S tokens that were chosen.
+        width: How many likeliest tokens.
+
+    Returns:
+        ``[S]``, ``[S, width]`` and ``[S, width]``, on the CPU.
+    """
+    with torch.inference_mode():
+        shares = logits.log_softmax(dim=-1)
+        chosen = shares.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
+        top, ids = shares.topk(min(width, shares.shape[1]))
+        return chosen.cpu(), ids.cpu(), top.cpu()
+
+
 def _draw(logits: Tensor, params: SamplingParams, generator: torch.Generator | None) -> Tensor:
     probabilities, ids = _top_k((logits / params.temperature).softmax(dim=-1), params.top_k)
     if params.top_p < 1:

@@ -94,6 +94,10 @@ def load_tokenizer(source: ModelSource) -> Tokenizer:
     if source.format == "dummy":
         return ByteTokenizer()
     # The readers are optional dependencies which the dummy model does without.
+    if source.format == "safetensors":
+        from instrumented_engine.model.hf_tokenizer import HfTokenizer  # noqa: PLC0415
+
+        return HfTokenizer(source.file)
     from instrumented_engine.model.gguf_tokenizer import GgufTokenizer  # noqa: PLC0415
 
     return GgufTokenizer(source.file)

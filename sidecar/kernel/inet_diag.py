@@ -1,4 +1,4 @@
-"""TCP sockets from sock_diag: accept queues of listeners, and connections counted by port and state.
+"""TCP sockets from sock_diag: requests, their messages, accept queues of listeners, and ports bound but not listening.
 
 A LISTEN dump never touches the table of connections, so it costs the same on a busy host (50 µs). Connection dumps
 walk the whole table; the kernel filters ports before it copies. TIME_WAIT and half-open rows are shorter than the
@@ -14,7 +14,6 @@ import socket
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -67,8 +66,8 @@ MESSAGE: Final = np.dtype(
         ("inode", "u4"),
     ]
 )
-_SKMEMINFO: Final = 7
-SKMEMINFO_BIT: Final = 1 << (_SKMEMINFO - 1)
+SKMEMINFO: Final = 7
+SKMEMINFO_BIT: Final = 1 << (SKMEMINFO - 1)
 _SKMEM: Final = np.dtype(("u4", (9,)))
 _SKMEM_DROPS: Final = 8
 
@@ -125,7 +124,7 @@ class ListenerRows:
             rows[name] = messages[name]
         rows["depth"] = messages["receive_queue"]
         rows["limit"] = messages["send_queue"]
-        memory = run.attribute(_SKMEMINFO, _SKMEM)
+        memory = run.attribute(SKMEMINFO, _SKMEM)
         if memory is not None:
             rows["drops"] = memory[:, _SKMEM_DROPS]
         self._parts.append(rows[messages["state"] == TcpState.LISTEN])
@@ -133,50 +132,6 @@ class ListenerRows:
     def rows(self) -> npt.NDArray[Any]:
         """All rows as a ``LISTENER`` array."""
         return np.concatenate(self._parts) if self._parts else np.zeros(0, LISTENER)
-
-
-class ConnectionTable:
-    """Counts connections and their queued bytes by local port and state.
-
-    Attributes:
-        counts: sockets, shape (ports, STATE_SLOTS).
-        receive_bytes: received and unread bytes, shape (ports,). A FIN counts as one byte.
-        send_bytes: sent and unacknowledged bytes, shape (ports,).
-            Both include the connecting ends on this host for the ports in ``peer_ports``.
-        unaccepted: connections complete in the kernel that nobody accepted yet, shape (ports,).
-    """
-
-    def __init__(self, ports: Sequence[int], peer_ports: Sequence[int] = ()) -> None:
-        """Make an empty table; ``peer_ports`` are some of ``ports``."""
-        self.ports = tuple(ports)
-        self.counts = np.zeros((len(ports), STATE_SLOTS), np.int64)
-        self.receive_bytes = np.zeros(len(ports), np.int64)
-        self.send_bytes = np.zeros(len(ports), np.int64)
-        self.unaccepted = np.zeros(len(ports), np.int64)
-        self._row_of_port = _rows_by_port(self.ports, self.ports)
-        self._row_of_peer = _rows_by_port(self.ports, tuple(peer_ports))
-
-    def add(self, run: Run) -> None:
-        """Count one run; sockets of other ports are left out."""
-        messages = run.column(MESSAGE)
-        row = self._row_of_port[messages["port"]].astype(np.intp)
-        state = messages["state"] & (STATE_SLOTS - 1)
-        size = len(self.ports) + 1
-        counts = np.bincount(row * STATE_SLOTS + state, minlength=size * STATE_SLOTS)
-        self.counts += counts.reshape(size, STATE_SLOTS)[1:]
-        queue_row = np.where(row > 0, row, self._row_of_peer[messages["peer_port"]])
-        self.receive_bytes += np.bincount(queue_row, messages["receive_queue"], size)[1:].astype(np.int64)
-        self.send_bytes += np.bincount(queue_row, messages["send_queue"], size)[1:].astype(np.int64)
-        complete = (state == TcpState.ESTABLISHED) | (state == TcpState.CLOSE_WAIT)
-        waiting = complete & (messages["inode"] == 0)
-        self.unaccepted += np.bincount(row[waiting], minlength=size)[1:]
-
-    def merge(self, other: ConnectionTable) -> None:
-        """Add a table over the same ports."""
-        self.counts += other.counts
-        self.receive_bytes += other.receive_bytes
-        self.send_bytes += other.send_bytes
-        self.unaccepted += other.unaccepted
 
 
 def read_listeners(diag: DiagSocket) -> npt.NDArray[Any]:
@@ -187,15 +142,6 @@ def read_listeners(diag: DiagSocket) -> npt.NDArray[Any]:
     """
     request = tcp_request(1 << TcpState.LISTEN, SKMEMINFO_BIT)
     return diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, ListenerRows).rows()
-
-
-@lru_cache(maxsize=8)
-def _rows_by_port(ports: tuple[int, ...], selected: tuple[int, ...]) -> npt.NDArray[np.uint16]:
-    """Port -> 1 + its place in ``ports`` for the selected ones, else 0; shape (65536,)."""
-    rows = np.zeros(65536, np.uint16)
-    for port in selected:
-        rows[port] = ports.index(port) + 1
-    return rows
 
 
 class PortCounts:
@@ -233,23 +179,3 @@ def shows_bound(diag: DiagSocket) -> bool:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         return read_bound(diag, [port])[port] > 0
-
-
-def read_connections(diag: DiagSocket, ports: Sequence[int], peer_ports: Sequence[int] = ()) -> ConnectionTable:
-    """Connections of these local ports by state.
-
-    Args:
-        diag: the socket to dump with.
-        ports: local ports.
-        peer_ports: those of them whose connecting ends, where they are on this host, count for the queued bytes too.
-
-    Raises:
-        NetlinkError: a dump failed.
-    """
-    table = ConnectionTable(ports, peer_ports)
-    if ports:
-        for states in (LONG_ROWS, SHORT_ROWS):
-            request = tcp_request(states, ports=ports, peer_ports=peer_ports)
-            part = diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, lambda: ConnectionTable(ports, peer_ports))
-            table.merge(part)
-    return table

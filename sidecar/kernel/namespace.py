@@ -10,12 +10,14 @@ import ctypes
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from sidecar.kernel.netlink import open_sock_diag
 
 _CLONE_NEWNET: Final = 0x40000000
+T = TypeVar("T")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -28,30 +30,40 @@ def read_network_namespace(root: Path, pid: int | str = "self") -> str:
     return str((root / str(pid) / "ns" / "net").readlink())
 
 
-def open_sock_diag_of(root: Path, pid: int) -> socket.socket:
-    """A sock_diag socket in the network namespace of a process.
+def run_in_network_namespace(root: Path, pid: int, call: Callable[[], T]) -> T:
+    """The result of a call made in the network namespace of a process.
 
     A thread of its own enters the namespace and ends, so that no other thread ever leaves ours.
 
     Raises:
         OSError: the process is gone or its namespace may not be entered.
+        Exception: whatever the call raises.
     """
-    opened: list[socket.socket] = []
-    errors: list[OSError] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
-    def enter_and_open() -> None:
+    def enter_and_call() -> None:
         try:
             _enter(root / str(pid) / "ns" / "net")
-            opened.append(open_sock_diag())
-        except OSError as error:
+            results.append(call())
+        except BaseException as error:  # raised again in the thread that asked
             errors.append(error)
 
-    thread = threading.Thread(target=enter_and_open)
+    thread = threading.Thread(target=enter_and_call)
     thread.start()
     thread.join()
     if errors:
         raise errors[0]
-    return opened[0]
+    return results[0]
+
+
+def open_sock_diag_of(root: Path, pid: int) -> socket.socket:
+    """A sock_diag socket in the network namespace of a process.
+
+    Raises:
+        OSError: the process is gone or its namespace may not be entered.
+    """
+    return run_in_network_namespace(root, pid, open_sock_diag)
 
 
 def _enter(path: Path) -> None:

@@ -36,8 +36,8 @@ _MAX_ERRNO: Final = 4095  # linux/err.h
 _NLA_TYPE_MASK: Final = 0x3FFF
 _DONE_BYTES: Final = HEADER_BYTES + _ERROR_CODE.size
 
-BLOCK_BYTES: Final = 512 * 1024
-"""Re-used receive block: it stays in the L2 cache, where a kept dump of 100 000 sockets takes 45 MB."""
+BLOCK_BYTES: Final = 1024 * 1024
+"""Re-used receive block: a kept dump of 100 000 sockets takes 45 MB. Smaller blocks cost calls, larger ones cache."""
 _DATAGRAM_BYTES: Final = 64 * 1024
 _ATTEMPTS: Final = 4
 _RETRIED: Final = (errno.EINTR, errno.ENOBUFS)
@@ -255,16 +255,17 @@ class DiagSocket:
         while len(self._block) - filled >= _DATAGRAM_BYTES:
             received = self._socket.recv_into(self._block[filled:])
             if received == 0:
-                break
+                raise NetlinkError("the netlink socket ended in the middle of a dump")
             filled += received
-            if self._ends_dump(filled):
+            if self._ends_dump(filled, filled - received):
                 break
         return filled
 
-    def _ends_dump(self, filled: int) -> bool:
+    def _ends_dump(self, filled: int, last: int) -> bool:
+        """Whether the datagram from ``last`` on is the end: it closes with DONE, or it is an error."""
         if filled < _DONE_BYTES:
             return True  # Too short for any message: let the parser refuse it.
         length, kind, _, sequence, _ = _HEADER.unpack_from(self._block, filled - _DONE_BYTES)
         ended = length == _DONE_BYTES and kind == _NLMSG_DONE and sequence == self._sequence
-        _, first, _, _, _ = _HEADER.unpack_from(self._block)
+        _, first, _, _, _ = _HEADER.unpack_from(self._block, last)
         return bool(ended or first == _NLMSG_ERROR)

@@ -139,14 +139,15 @@ def parse_socket_link(target: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _names(directory: Path | int) -> list[str]:
+def list_names(directory: Path | int) -> list[str]:
+    """Names in a directory that is given by path or descriptor."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries]
 
 
 def read_pids(root: Path) -> list[int]:
     """All processes of this pid namespace."""
-    return [int(name) for name in _names(root) if name.isdecimal() and name.isascii()]
+    return [int(name) for name in list_names(root) if name.isdecimal() and name.isascii()]
 
 
 def read_stat(root: Path, pid: int | str) -> Stat:
@@ -181,7 +182,7 @@ def read_socket_inodes(root: Path, pid: int) -> set[int]:
     """Inodes of a process's sockets: 3 µs a descriptor, so only for processes that may own a new listener."""
     directory = os.open(root / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        links = (_read_link(name, directory) for name in _names(directory))
+        links = (_read_link(name, directory) for name in list_names(directory))
         return {inode for inode in map(parse_socket_link, links) if inode is not None}
     finally:
         os.close(directory)
@@ -198,7 +199,7 @@ def sizes_count_descriptors(root: Path) -> bool:
     """Whether this kernel gives the number of descriptors as the size of /proc/PID/fd (Linux 6.2 and later)."""
     directory = root / "self" / "fd"
     try:
-        return 0 < directory.stat().st_size == len(_names(directory)) - 1  # the listing itself holds one open
+        return 0 < directory.stat().st_size == len(list_names(directory)) - 1  # the listing itself holds one open
     except OSError:
         return False
 
@@ -206,4 +207,4 @@ def sizes_count_descriptors(root: Path) -> bool:
 def read_descriptor_count(root: Path, pid: int | str, by_size: bool) -> int:
     """Open descriptors of a process: 1 µs and no privilege by size, else a listing that needs the same user."""
     directory = root / str(pid) / "fd"
-    return directory.stat().st_size if by_size else len(_names(directory))
+    return directory.stat().st_size if by_size else len(list_names(directory))

@@ -33,16 +33,32 @@ _MESSAGE: Final = np.dtype(
     ]
 )
 _REQUEST: Final = struct.Struct("=BBHIII8x")  # struct unix_diag_req: family, protocol, pad, states, ino, show, cookie
-_SHOW: Final = 1 << 0 | 1 << 2 | 1 << 4  # UDIAG_SHOW_NAME, _PEER, _RQLEN
+_SHOW: Final = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 5  # UDIAG_SHOW_NAME, _PEER, _RQLEN, _MEMINFO
+_SHOW_NAMES: Final = 1 << 0 | 1 << 1  # UDIAG_SHOW_NAME, UDIAG_SHOW_VFS
 _ALL_STATES: Final = 0xFFFFFFFF
 _NAME: Final = 0
 _PEER: Final = 2
 _QUEUES: Final = 4
+_MEMORY: Final = 5
+_FILE: Final = 1
 _QUEUES_DTYPE: Final = np.dtype([("receive", "u4"), ("send", "u4")])
-_LISTEN: Final = 10  # unix sockets use TCP's number for it
+_MEMORY_DTYPE: Final = np.dtype(("u4", (9,)))  # SK_MEMINFO_* of linux/sock_diag.h
+_SEND_BUFFER: Final = 3
+_LISTEN: Final = 10  # unix sockets use TCP's numbers for states
+_CLOSED: Final = 7
 _SOCKET: Final = np.dtype(
-    [("inode", "u4"), ("peer", "u4"), ("receive", "u4"), ("send", "u4"), ("path", "i2"), ("listens", "?")]
+    [
+        ("inode", "u4"),
+        ("peer", "u4"),
+        ("receive", "u4"),
+        ("send", "u4"),
+        ("send_buffer", "u4"),
+        ("path", "i2"),
+        ("listens", "?"),
+    ]
 )
+_WRITABLE_SHARE: Final = 4
+_UNKNOWN_BUFFER: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,12 @@ class UnixQueues:
     """Unread bytes at the receiving ends."""
     send_bytes: int
     """Kernel memory of unread bytes, charged to the sending ends."""
+    pending: int = 0
+    """Connections that wait for accept() at the listening sockets."""
+    backlog: int = 0
+    """Connections that may wait there: one more than this makes connect() block, or fail with EAGAIN."""
+    blocked: int = 0
+    """Sending ends that poll as not writable, which is above a quarter of their buffer (unix_writable())."""
 
 
 class UnixSockets:
@@ -76,6 +98,8 @@ class UnixSockets:
         queues = run.attribute(_QUEUES, _QUEUES_DTYPE)
         if queues is not None:
             rows["receive"], rows["send"] = queues["receive"], queues["send"]
+        memory = run.attribute(_MEMORY, _MEMORY_DTYPE)
+        rows["send_buffer"] = _UNKNOWN_BUFFER if memory is None else memory[:, _SEND_BUFFER]
         self._parts.append(rows)
 
     def _path_indexes(self, run: Run) -> npt.NDArray[np.int16]:
@@ -97,14 +121,46 @@ class UnixSockets:
 
     @staticmethod
     def _sum(rows: npt.NDArray[Any], index: int) -> UnixQueues:
-        connected = (rows["path"] == index) & ~rows["listens"]
+        bound = rows["path"] == index
+        listening = rows[bound & rows["listens"]]
+        connected = bound & ~rows["listens"]
         peers = rows["peer"][connected]
         own = rows[connected | (np.isin(rows["inode"], peers[peers > 0]))]
-        return UnixQueues(len(own), int(own["receive"].sum(dtype=np.int64)), int(own["send"].sum(dtype=np.int64)))
+        blocked = own["send"].astype(np.int64) * _WRITABLE_SHARE > own["send_buffer"]
+        return UnixQueues(
+            sockets=len(own),
+            receive_bytes=_total(own["receive"]),
+            send_bytes=_total(own["send"]),
+            pending=_total(listening["receive"]),
+            backlog=_total(listening["send"]),
+            blocked=int(np.count_nonzero(blocked)),
+        )
+
+
+def _total(column: npt.NDArray[Any]) -> int:
+    return int(column.sum(dtype=np.int64))
+
+
+class BoundFiles:
+    """Collects what unix sockets are bound to in the file system."""
+
+    def __init__(self) -> None:
+        self.inodes: set[int] = set()
+        """Inode numbers of their files, in the 32 bits that the kernel gives."""
+        self.names: set[bytes] = set()
+
+    def add(self, run: Run) -> None:
+        """Take in one run."""
+        files = run.attribute(_FILE, "u4")
+        if files is not None:
+            self.inodes.update(files.tolist())
+        offset, size = run.attributes.get(_NAME, (0, 0))
+        if size:
+            self.names.update(run.column(f"S{size}", offset).tolist())
 
 
 def unix_request() -> bytes:
-    """The body of a dump request for every unix socket with name, peer and queue lengths."""
+    """The body of a dump request for every unix socket with name, peer, queue lengths and buffer sizes."""
     return _REQUEST.pack(AF_UNIX, 0, 0, _ALL_STATES, 0, _SHOW)
 
 
@@ -117,3 +173,13 @@ def read_unix_queues(diag: DiagSocket, paths: Sequence[bytes]) -> list[UnixQueue
     if not paths:
         return []
     return diag.dump(SOCK_DIAG_BY_FAMILY, unix_request(), BODY_BYTES, lambda: UnixSockets(paths)).queues()
+
+
+def read_bound_files(diag: DiagSocket) -> BoundFiles:
+    """What sockets of the namespace are bound to that listen or have no peer.
+
+    Raises:
+        NetlinkError: the dump failed.
+    """
+    request = _REQUEST.pack(AF_UNIX, 0, 0, 1 << _LISTEN | 1 << _CLOSED, 0, _SHOW_NAMES)
+    return diag.dump(SOCK_DIAG_BY_FAMILY, request, BODY_BYTES, BoundFiles)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import struct
 from typing import Final
@@ -14,6 +15,8 @@ from typing import Final
 ADDRESS: Final = "10.9.9.1"
 _NOBODY: Final = "10.9.9.2"
 _DEVICE: Final = b"tun0"
+_FIRST_PORT: Final = 1024
+_SYN, _ACK = 0x02, 0x10
 _TUNSETIFF, _IFF_TUN_NO_PI = 0x400454CA, 0x1001
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFFLAGS, _IFF_UP = 0x8916, 0x891C, 0x8914, 1
 
@@ -32,14 +35,33 @@ def open_tun() -> int:
 
 def send_syns(tun: int, port: int, count: int) -> None:
     """Ask for connections to a port of ``ADDRESS`` and never answer its SYN-ACKs."""
-    source, destination = socket.inet_aton(_NOBODY), socket.inet_aton(ADDRESS)
     for number in range(count):
-        segment = struct.pack("!HHIIBBHHH", 1024 + number, port, 1, 0, 5 << 4, 2, 1000, 0, 0)
-        pseudo = source + destination + struct.pack("!BBH", 0, socket.IPPROTO_TCP, len(segment))
-        segment = segment[:16] + struct.pack("!H", _checksum(pseudo + segment)) + segment[18:]
-        header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 1, 0, 64, socket.IPPROTO_TCP, 0, source, destination)
-        header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
-        os.write(tun, header + segment)
+        os.write(tun, _segment(_FIRST_PORT + number, port, 1, 0, _SYN))
+
+
+def send_last_acks(tun: int, port: int, count: int, seconds: float = 10) -> None:
+    """Answer the SYN-ACKs of ``count`` connections begun by ``send_syns``."""
+    answered: set[int] = set()
+    while len(answered) < count:
+        readable, _, _ = select.select([tun], [], [], seconds)
+        assert readable, f"{len(answered)} SYN-ACKs of {count} within {seconds} s"
+        packet = os.read(tun, 2048)
+        if packet[0] != 0x45 or packet[9] != socket.IPPROTO_TCP:
+            continue  # IPv6 looks for its neighbours here as well
+        own_port, peer_port, sequence = struct.unpack_from("!HHI", packet, 20)
+        if own_port == port and packet[33] == _SYN | _ACK and peer_port not in answered:
+            answered.add(peer_port)
+            os.write(tun, _segment(peer_port, port, 2, sequence + 1, _ACK))
+
+
+def _segment(source_port: int, port: int, sequence: int, acknowledged: int, flags: int) -> bytes:
+    source, destination = socket.inet_aton(_NOBODY), socket.inet_aton(ADDRESS)
+    acknowledged &= 0xFFFFFFFF
+    segment = struct.pack("!HHIIBBHHH", source_port, port, sequence, acknowledged, 5 << 4, flags, 1000, 0, 0)
+    pseudo = source + destination + struct.pack("!BBH", 0, socket.IPPROTO_TCP, len(segment))
+    segment = segment[:16] + struct.pack("!H", _checksum(pseudo + segment)) + segment[18:]
+    header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 1, 0, 64, socket.IPPROTO_TCP, 0, source, destination)
+    return header[:10] + struct.pack("!H", _checksum(header)) + header[12:] + segment
 
 
 def _checksum(data: bytes) -> int:

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import eventually
 from tests.integration.conftest import Engine
 
+CHAT = [{"role": "user", "content": "hi"}]
 GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
@@ -53,7 +54,8 @@ def test_a_completion(engine: Engine) -> None:
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
     assert (choice["finish_reason"], choice["index"]) == ("length", 0)
-    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 12, "total_tokens": 17}
+    usage = {"prompt_tokens": 5, "completion_tokens": 12, "total_tokens": 17}
+    assert answer["usage"] == usage | {"prompt_tokens_details": {"cached_tokens": 0}}
     assert complete(engine, prompt="hello")["choices"] == answer["choices"]
     assert complete(engine, prompt=list(b"hello"))["choices"] == answer["choices"]
 
@@ -106,8 +108,13 @@ def test_many_at_once_are_not_mixed_up(engine: Engine) -> None:
         ("/v1/completions", {"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
         ("/v1/completions", {"prompt": "x", "max_tokens": "many"}, 400, "max_tokens"),
         ("/v1/completions", {"prompt": "x", "temperature": -1}, 400, "temperature"),
-        ("/v1/completions", {"prompt": "x", "n": 2}, 400, "n: "),
-        ("/v1/completions", {"prompt": "x", "logprobs": 3}, 400, "logprobs is not served"),
+        ("/v1/completions", {"prompt": "x", "n": 9}, 400, "n: "),
+        ("/v1/completions", {"prompt": "x", "logprobs": 6}, 400, "logprobs: "),
+        ("/v1/completions", {"prompt": "x", "stop": ["a", "b", "c", "d", "e"]}, 400, "stop"),
+        ("/v1/completions", {"prompt": "x", "stop": ""}, 400, "stop"),
+        ("/v1/completions", {"prompt": "x", "best_of": 3}, 400, "best_of is not served"),
+        ("/v1/chat/completions", {"messages": CHAT, "top_logprobs": 2}, 400, "top_logprobs needs logprobs"),
+        ("/v1/chat/completions", {"messages": CHAT, "logprobs": 2}, 400, "logprobs: "),
         ("/v1/completions", {"prompt": [999]}, 400, "outside the vocabulary"),
         ("/v1/completions", {"prompt": "x", "max_tokens": 9000}, 400, "limit is 8192 tokens"),
         ("/v1/completions", {"prompt": "x", "model": "gpt-5"}, 404, "serves 'dummy'"),

@@ -17,7 +17,9 @@ from sidecar.__main__ import start_sampler, start_server
 from sidecar.clock import Clock
 from sidecar.config import SidecarSettings
 from sidecar.http import MetricsServer
+from sidecar.kernel.connection_rows import DETAIL
 from sidecar.kernel.inet_diag import TcpState
+from sidecar.kernel.interfaces import Interfaces, Link
 from sidecar.kernel.netlink import DiagSocket
 from sidecar.sampler import Sampler
 from sidecar.target import parse_engine
@@ -34,6 +36,7 @@ from tests.unit.sidecar.oracle import (
     inet_message,
     unix_message,
 )
+from tests.unit.sidecar.tcp_oracle import TcpSocket, info, tcp_message
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden" / "metrics.txt"
@@ -45,11 +48,24 @@ LISTENERS = [
     InetSocket(443, 10, receive=3, send=511, inode=66001, cookie=3, drops=9),  # nginx's, not the engine's
 ]
 CONNECTIONS = [
-    *[InetSocket(8000, 1, inode=56000 + number, receive=100 * number) for number in range(5)],
-    *[InetSocket(8000, 1, receive=10) for _ in range(31)],  # not accepted yet
-    *[InetSocket(8000, 8, inode=57000, receive=1) for _ in range(2)],
-    InetSocket(8000, 1, inode=58000, send=4000),
+    *[InetSocket(8000, 1, inode=56000 + number, cookie=number, receive=100 * number) for number in range(5)],
+    *[InetSocket(8000, 1, cookie=10 + number, receive=10) for number in range(31)],  # not accepted yet
+    *[InetSocket(8000, 8, inode=57000 + number, cookie=50 + number, receive=1) for number in range(2)],
+    InetSocket(8000, 1, inode=58000, cookie=60, send=4000),
 ]
+TCP_INFO = info(
+    rtt=250,
+    bytes_received=700,
+    last_data_recv=1500,
+    last_data_sent=2500,
+    bytes_sent=90,
+    total_retrans=1,
+    rwnd_limited=500_000,
+    unacked=2,
+    notsent_bytes=10,
+    delivery_rate=1_000_000,
+)
+MEMORY = (800, 131072, 0, 87040, 0, 1200, 0, 0, 0)
 SHORT = [*[InetSocket(8000, 6) for _ in range(3)], InetSocket(8000, 3)]
 UNIX = [
     UnixSocket(100, state=10, name=b"/run/engine/input.sock\0"),
@@ -59,6 +75,8 @@ UNIX = [
     UnixSocket(104, peer=103, receive=350),
     UnixSocket(105, name=b"/run/dbus\0", receive=5000),
 ]
+
+LINKS = Interfaces(links={2: Link(2, "eth0", running=True, loopback=False, speed=1_250_000_000)})
 
 
 def answer(request: bytes) -> list[bytes]:
@@ -73,6 +91,8 @@ def answer(request: bytes) -> list[bytes]:
         sockets = [InetSocket(port, 7, inode=59000)]
     else:
         sockets = SHORT if states >> TcpState.TIME_WAIT & 1 else CONNECTIONS
+    if request[3] & DETAIL == DETAIL:
+        return [b"".join(tcp_message(TcpSocket(one, 0, TCP_INFO, MEMORY)) for one in sockets), done()]
     return [b"".join(map(inet_message, sockets)), done()]
 
 
@@ -113,6 +133,7 @@ def server(runtime_dir: Path) -> Iterator[MetricsServer]:
         PROC,
         Clock(monotonic=lambda: now[0], wall_ns=lambda: 1_790_003_600 * 10**9, thread_cpu=lambda: 0.0),
         DiagSocket(fake_opener(answer)),
+        lambda _: LINKS,
     )
     for _ in range(2):
         for _ in range(8):

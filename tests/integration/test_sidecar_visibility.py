@@ -25,6 +25,7 @@ AS_NOBODY = (
 )
 ROOT_WITHOUT_CAPABILITIES = ("setpriv", "--inh-caps=-all", "--bounding-set=-all")
 NEW_NETWORK = ("unshare", "--net")
+NEW_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def works(prefix: Sequence[str]) -> bool:
@@ -106,6 +107,26 @@ def test_root_without_capabilities_tells_what_is_hidden(processes: Processes, ru
     log = sidecar.stop()
     assert log.count("cannot see which process owns the listeners: run the sidecar in") == 1
     assert log.count("cannot list the runtime directory") == 1
+
+
+def test_a_shared_network_namespace_without_its_pids(processes: Processes, tmp_path: Path) -> None:
+    needs(NEW_PIDS)
+    victim = Victim(processes)
+    port = victim("listen(backlog=7)")
+    victim(f"page('{tmp_path}', 'api', {{'http': '127.0.0.1:{port}'}}, requests_ok=3)")
+    victim(f"connect({port}, 4)")
+    sidecar = Sidecar(processes, f"demo=port:{port}", tmp_path, NEW_PIDS)
+    labels = f"{{port={port},role=http}}"
+    seen = sidecar.wait(lambda seen: seen["sidecar_visible{fact=listener_owners}"] == 0 and seen["engine_up"] == 1)
+    seen = sidecar.wait(lambda seen: seen[f"connections_unaccepted{labels}"] == 4)
+    assert seen[f"listener_accept_queue_depth{labels}"] == 4
+    assert seen[f"listener_accept_queue_limit{labels}"] == 7
+    assert seen["netns_passive_opens_total"] > 0
+    assert seen["requests_total{outcome=ok}"] == 3
+    assert not [name for name in seen if name.startswith(("process_open_fds", "process_up", "process_threads"))]
+    assert failed(seen) == []
+    assert victim("accept_all()") == 4
+    sidecar.wait(lambda seen: seen[f"connections_unaccepted{labels}"] == 0)
 
 
 def test_root_without_capabilities_by_pid_counts_descriptors_but_not_whose(

@@ -9,11 +9,12 @@ BLOCK = 4
 BLOCKS = 12
 
 
-def new_sequence(number: int, prompt: int, max_tokens: int) -> Sequence:
+def new_sequence(number: int, prompt: int | list[int], max_tokens: int) -> Sequence:
+    tokens = [number] * prompt if isinstance(prompt, int) else list(prompt)
     return Sequence(
         request_id=number,
-        tokens=[0] * prompt,
-        prompt_length=prompt,
+        tokens=tokens,
+        prompt_length=len(tokens),
         max_tokens=max_tokens,
         sampling=SamplingParams(temperature=0),
         stop_token_ids=frozenset(),
@@ -28,9 +29,17 @@ def new_scheduler(max_num_seqs: int = 4, max_num_batched_tokens: int = 16) -> Sc
 
 
 def check_blocks(scheduler: Scheduler) -> None:
-    owned = [block for s in (*scheduler.running, *scheduler.waiting) for block in s.blocks]
-    assert len(owned) == len(set(owned)) == scheduler.pool.used
-    assert all(0 <= block < BLOCKS for block in owned)
+    """A block of two sequences is full in both, and both hold the same tokens up to its end."""
+    owners: dict[int, list[tuple[Sequence, int]]] = {}
+    for sequence in (*scheduler.running, *scheduler.waiting):
+        assert len(set(sequence.blocks)) == len(sequence.blocks)
+        for position, block in enumerate(sequence.blocks):
+            owners.setdefault(block, []).append((sequence, (position + 1) * BLOCK))
+    assert len(owners) == scheduler.pool.used
+    assert all(0 <= block < BLOCKS for block in owners)
+    for shared in (found for found in owners.values() if len(found) > 1):
+        assert len({tuple(sequence.tokens[:end]) for sequence, end in shared}) == 1
+        assert all(len(sequence.tokens) >= end for sequence, end in shared)
     for sequence in scheduler.running:
         slots = sequence.slots.tolist()
         assert [slot // BLOCK for slot in slots[::BLOCK]] == sequence.blocks

@@ -58,3 +58,18 @@ def test_the_record_says_what_happened() -> None:
     assert record.flags == RequestFlag.CHAT | RequestFlag.PARENT_SAMPLED | RequestFlag.ABORTED
     assert record.clamped == 4  # the core's stamps lie long before the request
     assert (record.forward.count, record.prompt_tokens, record.status) == (3, 12, 499)
+
+
+def test_the_first_and_the_last_of_several_choices_count() -> None:
+    timeline = Timeline(None, chat=False)
+    for _ in range(2):  # one message with something for two choices
+        timeline.output_received(wire.OutputHandover(1, 100, 110), 130)
+    timeline.finished(wire.Finished(1, "stop", [5, 6, 7, 80], (3, 30, 20), 16))
+    timeline.finished(wire.Finished(2, "length", [4, 9, 10, 70], (4, 35, 10), 32))
+    timeline.finished(wire.Finished(3, "abort", [8, 0, 0, 0], (0, 0, 0), 0))
+    stamps = timeline.stamps
+    moments = (Stamp.INPUT_QUEUED, Stamp.SCHEDULED, Stamp.FIRST_SAMPLED, Stamp.LAST_SAMPLED)
+    assert [stamps[moment] for moment in moments] == [4, 6, 7, 80]
+    assert (timeline.forward.count, timeline.forward.busy_ns, timeline.forward.max_ns) == (4, 35, 20)
+    assert (timeline.output_send.count, timeline.output_receive.count) == (1, 1)
+    assert timeline.record().cached_tokens == 0

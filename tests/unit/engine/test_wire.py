@@ -1,7 +1,10 @@
 import msgspec
+import numpy as np
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from instrumented_engine import wire
 
@@ -19,6 +22,7 @@ submits = st.builds(
     stop_token_ids=st.lists(st.integers(0, 300), max_size=4),
     trace_id=st.binary(min_size=16, max_size=16),
     span_id=st.binary(min_size=8, max_size=8),
+    logprobs=st.integers(-1, wire.MAX_LOGPROBS),
 )
 aborts = st.builds(wire.Abort, st.lists(ids, max_size=20))
 finished = st.builds(
@@ -32,6 +36,21 @@ finished = st.builds(
 )
 
 
+float32 = st.floats(-20, 0, width=32)
+
+
+@st.composite
+def logprobs(draw: st.DrawFn, tokens_in_step: int) -> wire.Logprobs:
+    rows = sorted(draw(st.sets(st.integers(0, tokens_in_step - 1))))
+    shape = (len(rows), draw(st.integers(0, wire.MAX_LOGPROBS)))
+    return wire.pack_logprobs(
+        rows,
+        draw(arrays(np.float32, shape[:1], elements=float32)),
+        draw(arrays(np.int64, shape, elements=st.integers(0, 2**31 - 1))),
+        draw(arrays(np.float32, shape, elements=float32)),
+    )
+
+
 @st.composite
 def outputs(draw: st.DrawFn) -> wire.Outputs:
     produced = draw(st.lists(st.tuples(ids, st.integers(0, 2**31 - 1)), max_size=20))
@@ -40,6 +59,7 @@ def outputs(draw: st.DrawFn) -> wire.Outputs:
         wire.pack_ids([request_id for request_id, _ in produced]),
         wire.pack_tokens([token for _, token in produced]),
         draw(st.lists(finished, max_size=5)),
+        draw(st.none() | logprobs(len(produced))) if produced else None,
     )
 
 
@@ -95,6 +115,7 @@ def test_garbage_payloads_raise_wire_error_only(payload: bytes) -> None:
         {"top_p": 0.0},
         {"trace_id": b"short"},
         {"prompt": b""},
+        {"logprobs": wire.MAX_LOGPROBS + 1},
     ],
 )
 def test_values_that_would_break_the_core_are_refused(change: dict[str, object]) -> None:
@@ -109,6 +130,7 @@ def test_values_that_would_break_the_core_are_refused(change: dict[str, object])
         "stop_token_ids": [],
         "trace_id": bytes(16),
         "span_id": bytes(8),
+        "logprobs": -1,
     }
     fields = wire.Submit.__struct_fields__
 
@@ -127,3 +149,40 @@ def test_columns_must_agree() -> None:
         wire.decode_output(wire.output_frames(wire.encode(message), 1, 1))
     with pytest.raises(wire.WireError, match="cut off"):
         wire.unpack_tokens(b"12345")
+
+
+def test_logprobs_come_back_by_row() -> None:
+    top = np.array([[-0.5, -1.5], [-0.25, -3.0]], dtype=np.float32)
+    columns = wire.pack_logprobs([3, 1], np.array([-0.5, -2.0], dtype=np.float32), np.array([[7, 8], [9, 4]]), top)
+    assert wire.unpack_logprobs(columns) == {3: (-0.5, [7, 8], [-0.5, -1.5]), 1: (-2.0, [9, 4], [-0.25, -3.0])}
+
+
+def test_logprobs_cost_nothing_when_nobody_asked() -> None:
+    bare = wire.encode(wire.Outputs(0, wire.pack_ids([1]), wire.pack_tokens([1]), []))
+    assert len(bare) < 30
+
+
+@pytest.mark.parametrize(
+    "change", [{"width": 1}, {"chosen": b"1234"}, {"rows": b"123"}, {"top": b"", "top_tokens": b"1"}]
+)
+def test_logprob_columns_must_agree(change: dict[str, object]) -> None:
+    good = wire.pack_logprobs([0, 1], np.zeros(2, np.float32), np.zeros((2, 2), np.int64), np.zeros((2, 2), np.float32))
+    columns = msgspec.structs.replace(good, **change)
+    message = wire.Outputs(0, wire.pack_ids([1, 2]), wire.pack_tokens([1, 2]), [], columns)
+    with pytest.raises(wire.WireError, match="columns of different length"):
+        wire.decode_output(wire.output_frames(wire.encode(message), 1, 1))
+
+
+@pytest.mark.parametrize("size", [100, wire.ZERO_COPY_BYTES - 1, wire.ZERO_COPY_BYTES, 1 << 20])
+def test_large_payloads_are_received_as_views_and_decode_alike(size: int) -> None:
+    message = wire.Outputs(0, bytes(2 * size // 12 * 4), bytes(size // 12 * 4), [])
+    payload = wire.encode(message)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as sender, context.socket(zmq.PULL) as receiver:
+        receiver.bind("inproc://wire")
+        sender.connect("inproc://wire")
+        for copy in (True, False):
+            sender.send_multipart(wire.output_frames(payload, 1, 2), copy=copy)
+            frames = wire.receive(receiver)
+            assert isinstance(frames[0], memoryview) is (len(payload) >= wire.ZERO_COPY_BYTES)
+            decoded, handover = wire.decode_output(frames)
+            assert (decoded, handover.sequence) == (message, 1)

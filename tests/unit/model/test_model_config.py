@@ -11,7 +11,7 @@ from instrumented_engine.model.config import DUMMY_CONFIG, ModelConfig
 
 SIZES = [field.name for field in fields(ModelConfig) if field.name != "rope_interleaved"]
 ROOT = Path(__file__).parents[3]
-WITHOUT_TORCH = ["config", "source", "tokenizers", "gguf_tokenizer", "gguf_file", "sampling", "chat"]
+WITHOUT_TORCH = ["config", "source", "tokenizers", "gguf_tokenizer", "gguf_file", "sampling", "chat", "hf_tokenizer"]
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from instrumented_engine.model.gguf_tokenizer import ALPHABET, GgufTokenizer
+from instrumented_engine.model.byte_level import ALPHABET
+from instrumented_engine.model.gguf_tokenizer import GgufTokenizer
 from instrumented_engine.model.loaders import load_config, load_model
 from instrumented_engine.model.source import ModelSource, ModelUnavailable
 from instrumented_engine.model.tokenizers import IncrementalDecoder, load_tokenizer

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from instrumented_engine.model.sampler import make_generator, sample
+from instrumented_engine.model.sampler import log_probabilities, make_generator, sample
 from instrumented_engine.model.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
@@ -153,3 +153,14 @@ def test_lengths_must_match() -> None:
 def test_wishes_out_of_range(wish: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         SamplingParams(**wish)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 2**31), st.integers(0, 5), st.integers(1, 4))
+def test_log_probabilities_are_those_of_the_model(seed: int, width: int, rows: int) -> None:
+    logits = logits_of(seed, rows)
+    tokens = [(seed + row) % 50 for row in range(rows)]
+    chosen, ids, top = log_probabilities(logits, tokens, width)
+    expected = (logits.double().exp() / logits.double().exp().sum(1, keepdim=True)).log().float()
+    torch.testing.assert_close(chosen, expected[range(rows), tokens], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(top, expected.gather(1, ids), rtol=1e-4, atol=1e-5)
+    assert ids.tolist() == expected.sort(descending=True).indices[:, :width].tolist()

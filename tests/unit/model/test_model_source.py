@@ -78,6 +78,21 @@ def test_not_a_gguf_file(tmp_path: Path, content: bytes) -> None:
         ModelSource.resolve(str(path))
 
 
-def test_folder_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnavailable, match="cannot be read: Is a directory"):
+def hf_directory(path: Path, *without: str) -> Path:
+    for name in {"config.json", "tokenizer.json", "model.safetensors"} - set(without):
+        (path / name).write_text("{}")
+    return path
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_folder_without_its_files_is_no_model(tmp_path: Path, missing: str) -> None:
+    with pytest.raises(ModelUnavailable, match=f"is no Hugging Face model: it lacks {missing}"):
+        ModelSource.resolve(str(hf_directory(tmp_path, missing)))
+
+
+def test_a_folder_is_served_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = ModelSource.resolve(f"{hf_directory(tmp_path)}/")
+    assert (resolved.name, resolved.format, resolved.file) == (tmp_path.name, "safetensors", tmp_path)
+    hide(monkeypatch, "safetensors")
+    with pytest.raises(ModelUnavailable, match="run `pip install safetensors tokenizers`"):
         ModelSource.resolve(str(tmp_path))

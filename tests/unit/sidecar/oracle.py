@@ -26,6 +26,8 @@ class InetSocket:
     family: int = 2
     peer_port: int = 1
     extras: tuple[tuple[int, bytes], ...] = ()
+    address: bytes = b""
+    peer_address: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def error(code: int) -> bytes:
 def inet_message(one: InetSocket, flags: int = 2) -> bytes:
     ports = struct.pack(">H", one.port), struct.pack(">H", one.peer_port)
     queues = one.receive, one.send
-    body = INET.pack(one.family, one.state, 0, 0, *ports, b"", b"", 0, one.cookie, 0, *queues, 0, one.inode)
+    body = INET.pack(
+        one.family, one.state, 0, 0, *ports, one.address, one.peer_address, 0, one.cookie, 0, *queues, 0, one.inode
+    )
     for kind, payload in one.extras:
         body += attribute(kind, payload)
     if one.drops is not None:

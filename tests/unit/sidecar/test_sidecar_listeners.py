@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from sidecar.collectors import Visibility
+from sidecar.kernel import procfs
 from sidecar.kernel.inet_diag import LISTENER
 from sidecar.listeners import ListenerOwners, ListenerTracker
 from sidecar.target import Member
@@ -125,3 +127,28 @@ def test_hidden_descriptors_fall_back_to_the_port(tmp_path: Path, monkeypatch: A
     assert visibility.facts == {"listener_owners": False}
     (sample,) = ListenerTracker(80).observe(rows((80, 2, 12, 5, 8, 0)), found)
     assert sample.depth == 5
+
+
+def test_holders_of_a_listener_are_those_who_serve_it(tmp_path: Path) -> None:
+    found = owners(tmp_path)
+    parent, *workers = [give(tmp_path, pid, 1) for pid in (10, 11, 12)]
+    other = give(tmp_path, 13, 2)
+    found.update({1, 2}, [parent, *workers, other])
+    assert found.holders({1}, {11: 10, 12: 10, 13: 10}) == {11, 12}, "the supervisor serves none of its own"
+    assert found.holders({1}, {}) == {10, 11, 12}
+    assert found.holders({2}, {}) == {13}
+    assert found.holders({3}, {}) == set()
+    found.update({1, 2}, [parent, workers[0]])
+    assert found.holders({1, 2}, {}) == {10, 11}, "two died"
+    found.update({1, 3}, [give(tmp_path, 10, 3)])
+    assert found.holders({3}, {}) == {10}
+
+
+def test_holders_that_are_hidden_are_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> set[int]:
+        raise PermissionError
+
+    monkeypatch.setattr(procfs, "read_socket_inodes", refuse)
+    found = owners(tmp_path)
+    found.update({1}, [give(tmp_path, 10, 1)])
+    assert found.holders({1}, {}) == set()

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.kernel.connection_rows import ConnectionRows, read_rows
 from sidecar.kernel.inet_diag import (
     BODY_BYTES,
-    ConnectionTable,
     ListenerRows,
     TcpState,
     port_filter,
     read_bound,
-    read_connections,
     read_listeners,
     shows_bound,
     tcp_request,
@@ -94,16 +93,17 @@ def test_captured_listeners() -> None:
 
 def test_captured_connections() -> None:
     full, six, half_open = EXPECTED["full"], EXPECTED["six"], EXPECTED["half_open"]
-    table = ConnectionTable([full["port"], six["port"], half_open["port"]])
+    rows = ConnectionRows([full["port"], six["port"], half_open["port"]])
     for name in ("connections_long", "connections_short"):
-        parse(table, (FIXTURES / f"{name}.bin").read_bytes())
-    assert table.counts[0, TcpState.ESTABLISHED] == full["established"]
-    assert table.unaccepted.tolist() == [full["unaccepted"], 0, 0]
-    assert table.counts[2, TcpState.SYN_RECEIVED] == half_open["syn_received"]
-    assert {
-        state: table.counts[1, TcpState[state.upper()]] for state in ("established", "close_wait", "time_wait")
-    } == {state: six[state] for state in ("established", "close_wait", "time_wait")}
-    assert table.receive_bytes[1] == six["receive_bytes"]
+        parse(rows, (FIXTURES / f"{name}.bin").read_bytes())
+    counts = rows.counts.sum(axis=2)
+    assert counts[0, TcpState.ESTABLISHED] == full["established"]
+    assert rows.counts[:3, TcpState.ESTABLISHED, 0].tolist() == [full["unaccepted"], 0, 0]
+    assert counts[2, TcpState.SYN_RECEIVED] == half_open["syn_received"]
+    assert {state: counts[1, TcpState[state.upper()]] for state in ("established", "close_wait", "time_wait")} == {
+        state: six[state] for state in ("established", "close_wait", "time_wait")
+    }
+    assert rows.receive_bytes[1].sum() == six["receive_bytes"]
 
 
 def test_captured_unix_sockets_join_by_peer() -> None:
@@ -138,16 +138,15 @@ def test_listener_rows_equal_the_oracle(sockets: list[InetSocket]) -> None:
 
 
 @given(INET_SOCKETS)
-def test_connection_table_equals_the_oracle(sockets: list[InetSocket]) -> None:
+def test_connection_rows_equal_the_oracle(sockets: list[InetSocket]) -> None:
     data = b"".join(map(inet_message, sockets)) + done()
-    table = parse(ConnectionTable([8000, 80]), data)
-    for row, port in enumerate(table.ports):
+    rows = parse(ConnectionRows([8000, 80]), data)
+    for row, port in enumerate(rows.ports):
         own = [one for one in read_inet(data) if one.port == port]
-        counts = Counter(one.state for one in own)
-        assert table.counts[row].tolist() == [counts[state] for state in range(16)]
-        assert table.receive_bytes[row] == sum(one.receive for one in own)
-        assert table.send_bytes[row] == sum(one.send for one in own)
-        assert table.unaccepted[row] == sum(one.inode == 0 and one.state in (1, 8) for one in own)
+        counts = Counter((one.state, one.inode != 0) for one in own)
+        assert rows.counts[row].tolist() == [[counts[state, held] for held in (False, True)] for state in range(16)]
+        assert rows.receive_bytes[row].sum() == sum(one.receive for one in own)
+        assert rows.send_bytes[row].sum() == sum(one.send for one in own)
 
 
 @given(
@@ -194,7 +193,7 @@ VALID_UNIX = b"".join(unix_message(UnixSocket(number, name=b"/run/a\0", peer=9))
 def test_garbage_raises_nothing_but_the_declared_exception(data: bytes) -> None:
     for reducer, body_bytes in (
         (ListenerRows(), BODY_BYTES),
-        (ConnectionTable([80]), BODY_BYTES),
+        (ConnectionRows([80]), BODY_BYTES),
         (UnixSockets([b"/run/a"]), UNIX_BODY_BYTES),
     ):
         try:
@@ -229,9 +228,9 @@ def test_a_dump_larger_than_the_block() -> None:
     datagram = b"".join(inet_message(InetSocket(8000, 1, receive=1, inode=5)) for _ in range(300))
     count = 3 * BLOCK_BYTES // len(datagram)
     diag = replay(*[datagram] * count, done())
-    table = read_connections(diag, [8000])
-    assert table.counts[0, TcpState.ESTABLISHED] == 2 * count * 300  # the same answer for both masked dumps
-    assert table.receive_bytes[0] == 2 * count * 300
+    rows = read_rows(diag, [8000], [], 0)
+    assert rows.counts[0, TcpState.ESTABLISHED, 1] == 2 * count * 300  # the same answer for both masked dumps
+    assert rows.receive_bytes[0].sum() == 2 * count * 300
 
 
 def test_interrupted_dump_is_repeated_and_counted() -> None:
@@ -276,7 +275,7 @@ def test_a_silent_kernel_is_an_error_not_a_hang() -> None:
 
 
 def test_no_ports_means_no_dump() -> None:
-    assert read_connections(replay(), []).counts.shape == (0, 16)
+    assert read_rows(replay(), [], [], 0).counts.shape == (0, 16, 2)
     assert read_unix_queues(replay(), []) == []
 
 
@@ -316,9 +315,10 @@ def test_connecting_ends_count_for_the_queues_of_their_port_only() -> None:
         InetSocket(40000, 1, send=90, inode=2, peer_port=5555),
         InetSocket(41000, 1, send=500, inode=3, peer_port=8000),
     ]
-    table = parse(ConnectionTable([8000, 5555], peer_ports=[5555]), b"".join(map(inet_message, sockets)) + done())
-    assert table.counts[:, 1].tolist() == [0, 1]
-    assert (table.receive_bytes.tolist(), table.send_bytes.tolist()) == ([0, 7], [0, 90])
+    rows = parse(ConnectionRows([8000, 5555], peer_ports=[5555]), b"".join(map(inet_message, sockets)) + done())
+    assert rows.counts[:, 1, 1].tolist() == [0, 1, 0, 1]
+    assert rows.receive_bytes.sum(axis=(1, 2)).tolist() == [0, 7, 0, 0]
+    assert rows.send_bytes.sum(axis=(1, 2)).tolist() == [0, 0, 0, 90]
 
 
 def test_bound_sockets_of_the_wanted_ports() -> None:

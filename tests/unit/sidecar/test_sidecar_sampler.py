@@ -66,6 +66,9 @@ def test_a_failing_collector_costs_its_success_and_nothing_else(
             "processes": (sampler._processes, "collect"),
             "own": (sampler._processes, "read_own"),
             "backlog": (sampler, "_observe_backlog"),
+            "fds": (sampler._details, "_collect_fds"),
+            "threads": (sampler._details, "_collect_threads"),
+            "network": (sampler._details, "_collect_network"),
             "own_page": (sampler, "_write_own_page"),
         }.get(name, (sampler, f"_collect_{name}"))
         monkeypatch.setattr(owner, method, fail)

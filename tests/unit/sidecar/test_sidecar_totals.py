@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.pages import OutputBacklog
-from sidecar.scan_interval import ScanInterval
+from sidecar.scan_interval import DetailInterval, ScanInterval
 from sidecar.totals import RunningTotal, RunningVector, SampleHistogram
 
 UPDATES = st.lists(st.dictionaries(st.integers(0, 3), st.integers(0, 100), max_size=3), max_size=20)
@@ -113,3 +114,53 @@ def test_scans_stay_within_their_share_of_a_core() -> None:
         assert interval.seconds == seconds
         assert not interval.is_due(100.0 + seconds - 0.2)
         assert interval.is_due(100.0 + seconds - 0.01)
+
+
+def costs(plan: DetailInterval, plain: float, full: float, seconds: int, start: int = 0) -> tuple[float, int, int]:
+    """CPU time, scans and detailed scans of some seconds with one snapshot each."""
+    spent, scans, detailed = 0.0, 0, 0
+    for now in range(start, start + seconds):
+        if plan.is_due(now):
+            wants = plan.wants_detail(now)
+            cost = full if wants else plain
+            plan.note(now, cost, wants)
+            spent, scans, detailed = spent + cost, scans + 1, detailed + wants
+    return spent, scans, detailed
+
+
+def test_cheap_scans_come_every_second_with_detail() -> None:
+    plan = DetailInterval()
+    assert costs(plan, 0.001, 0.0014, 60)[1:] == (60, 60)
+    assert (plan.seconds, plan.detail_seconds) == (1.0, 1.0)
+
+
+def test_detail_goes_first_and_then_the_interval() -> None:
+    shares = {}
+    for plain in (0.004, 0.007, 0.0085, 0.0105, 0.03, 0.2):
+        plan = DetailInterval()
+        costs(plan, plain, plain * 1.5, 30)
+        spent, scans, detailed = costs(plan, plain, plain * 1.5, 120, start=30)
+        shares[plain] = scans, detailed
+        assert spent <= 120 * 0.0105 or plan.seconds == 5.0, "over its share of a core"
+    assert shares[0.004] == (120, 120)
+    assert shares[0.007][0] == shares[0.0085][0] == 120
+    assert 120 > shares[0.007][1] > shares[0.0085][1] > 0
+    assert shares[0.0105][1] == shares[0.03][1] == shares[0.2][1] == 0
+    assert shares[0.2][0] == 24
+
+
+def test_detail_comes_back_when_the_connections_are_gone() -> None:
+    plan = DetailInterval()
+    costs(plan, 0.05, 0.08, 30)
+    assert plan.detail_seconds == 0
+    assert costs(plan, 0.001, 0.0015, 30, start=30)[2] > 20
+
+
+def test_detail_at_the_edge_does_not_come_and_go() -> None:
+    plan = DetailInterval()
+    seen = []
+    for step in range(40):
+        plain = 0.0088 + 0.0001 * (step % 2)
+        costs(plan, plain, plain * 1.5, 10, start=step * 10)
+        seen.append(plan.detail_seconds > 0)
+    assert sum(before != after for before, after in pairwise(seen[4:])) == 0

@@ -1,0 +1,58 @@
+"""Faults on purpose, for tests and drills only.
+
+Everything here is inert unless the process was started with ``ENGINESCOPE_FAULTS_DIR``: without that variable ``ARMED``
+is False, no file is looked for, and nothing a client or an operator can do later turns the hooks on. With it, a file in
+that directory triggers the fault of its name, once: the process that meets it removes it first. Its text is the number
+of seconds where one is needed (default 5).
+
+================  =======  ============================================================
+file              process  what happens
+================  =======  ============================================================
+``block_loop``    api      the event loop does nothing for N seconds
+``receiver``      api      the thread that receives outputs ends with an exception
+``input_thread``  core     the input thread ends with an exception at its next message
+``output_thread`` core     the output thread ends with an exception at its next message
+``stall_core``    core     the main thread does nothing for N seconds, inside a step
+================  =======  ============================================================
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+_DIRECTORY: Final = os.environ.get("ENGINESCOPE_FAULTS_DIR", "")
+ARMED: Final = bool(_DIRECTORY)
+_DEFAULT_SECONDS: Final = 5.0
+
+
+class InjectedFaultError(RuntimeError):
+    """A thread was asked to die."""
+
+
+def _triggered(name: str) -> str | None:
+    path = Path(_DIRECTORY, name)
+    try:
+        text = path.read_text()
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    return text
+
+
+def stall(name: str) -> None:
+    """Sleep when the fault is triggered, holding up whatever this thread does; nothing when not armed."""
+    if ARMED and (text := _triggered(name)) is not None:
+        time.sleep(float(text.strip() or _DEFAULT_SECONDS))
+
+
+def die(name: str) -> None:
+    """Raise when the fault is triggered; nothing when not armed.
+
+    Raises:
+        InjectedFaultError: this thread must end.
+    """
+    if ARMED and _triggered(name) is not None:
+        raise InjectedFaultError(f"{name} ends because a file in ENGINESCOPE_FAULTS_DIR asks for it")

@@ -1,0 +1,67 @@
+"""One look at the engine for the judge: its pages, and what /proc says about their owners right now.
+
+Costs about 50 µs a process, so that it can be done ten times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from sidecar.judge import Observation, ProcessFacts
+from sidecar.pages import Page
+from telemetry.layout import CORE
+from telemetry.scoreboard import Reader
+
+_P99: Final = 0.99
+
+
+def observe(pages: Iterable[Page], root: Path, now: float) -> Observation:
+    """The facts about every process with a page."""
+    return Observation(now, tuple(_process_facts(page, root) for page in pages))
+
+
+def _process_facts(page: Page, root: Path) -> ProcessFacts:
+    page.refresh()
+    pid = page.pid
+    return ProcessFacts(
+        role=page.header.role,
+        name=page.header.name,
+        liveness=page.liveness.value,
+        identity=page.header.created_ns,
+        state=read_state(root, pid) if pid else None,
+        # The page numbers threads as its own pid namespace does.
+        threads=read_threads(root, pid) if pid and pid == page.header.pid else None,
+        values=page.reader.values(),
+        step_p99_ns=step_p99_ns(page.reader) if page.layout is CORE else 0,
+    )
+
+
+def read_state(root: Path, pid: int) -> str | None:
+    """Scheduler state letter of a process (field 3 of /proc/PID/stat); None when it is not visible."""
+    try:
+        return (root / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def read_threads(root: Path, pid: int) -> frozenset[int] | None:
+    """Native ids of a process's threads; None when they are not visible."""
+    try:
+        return frozenset(int(entry.name) for entry in (root / str(pid) / "task").iterdir())
+    except (OSError, ValueError):
+        return None
+
+
+def step_p99_ns(reader: Reader) -> int:
+    """Upper bound of the bucket that 99 % of the core's steps so far lie below; 0 before the first."""
+    counts, _ = reader.histogram("step")
+    wanted, below = _P99 * sum(counts), 0
+    if not wanted:
+        return 0
+    for count, bound in zip(counts, reader.layout.bounds, strict=False):
+        below += count
+        if below >= wanted:
+            return bound
+    return reader.layout.bounds[-1]

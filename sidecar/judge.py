@@ -140,7 +140,8 @@ def step_stalled(seen: Observation) -> Iterator[Suspicion]:
     """Work, and neither a step nor a change of phase. A long prefill gets time in proportion to its tokens."""
     for core in seen.of_role("core"):
         values = core.values
-        work = sum(values.get(slot, 0) for slot in ("requests_running", "requests_waiting", "input_queue_depth"))
+        queued = max(values.get("input_messages_decoded", 0) - values.get("input_messages_taken", 0), 0)
+        work = values.get("requests_running", 0) + values.get("requests_waiting", 0) + queued
         if not core.running or not work or values.get("phase", Phase.STARTING) == Phase.STARTING:
             continue
         prefill_ns = values.get("step_tokens", 0) * _PREFILL_NS_PER_TOKEN if values["phase"] == Phase.FORWARD else 0
@@ -161,21 +162,23 @@ def input_thread_stuck(seen: Observation) -> Iterator[Suspicion]:
 def output_queue_stuck(seen: Observation) -> Iterator[Suspicion]:
     """The core has outputs to send and sends none."""
     for core in seen.of_role("core"):
-        depth = core.values.get("output_queue_depth", 0)
-        if core.running and depth:
-            token = (core.identity, core.values.get("output_messages_sent"))
-            yield Suspicion("output_thread_stuck", core.name, token, _STUCK_SECONDS, {"queued": depth})
+        queued, sent = core.values.get("output_messages_queued"), core.values.get("output_messages_sent")
+        if core.running and queued is not None and sent is not None and queued > sent:
+            token = (core.identity, sent)
+            yield Suspicion("output_thread_stuck", core.name, token, _STUCK_SECONDS, {"queued": queued - sent})
 
 
 def output_not_received(seen: Observation) -> Iterator[Suspicion]:
     """The core has sent more than the API process has received, and it receives none."""
-    apis, cores = list(seen.of_role("api")), list(seen.of_role("core"))
-    if len(apis) != 1 or len(cores) != 1 or not apis[0].running:
+    api = _only(seen.of_role("api"))
+    if api is None or not api.running:
         return
-    sent, received = cores[0].values.get("output_messages_sent"), apis[0].values.get("output_last_sequence")
-    if sent is not None and received is not None and sent > received:
-        token = (apis[0].identity, received)
-        yield Suspicion("output_thread_stuck", apis[0].name, token, _STUCK_SECONDS, {"unreceived": sent - received})
+    for core in seen.of_role("core"):
+        sent = core.values.get("output_messages_sent")
+        received = api.values.get(f"core_{_index(core)}_output_received")
+        if sent is not None and received is not None and sent > received:
+            token = (api.identity, core.identity, received)
+            yield Suspicion("output_thread_stuck", api.name, token, _STUCK_SECONDS, {"unreceived": sent - received})
 
 
 def api_waits(seen: Observation) -> Iterator[Suspicion]:
@@ -191,13 +194,21 @@ def api_waits(seen: Observation) -> Iterator[Suspicion]:
 
 def _input_gap(seen: Observation, core: ProcessFacts) -> int:
     """Messages handed to this core and not decoded; 0 when it cannot be told."""
-    apis, cores = list(seen.of_role("api")), list(seen.of_role("core"))
-    if len(apis) != 1 or len(cores) != 1:
-        return 0
-    sent, decoded = apis[0].values.get("input_messages_sent"), core.values.get("input_messages_decoded")
-    if sent is None or decoded is None:
-        return 0
-    return sent - apis[0].values.get("input_sent_before_core", 0) - decoded
+    api = _only(seen.of_role("api"))
+    sent = api.values.get(f"core_{_index(core)}_input_sent") if api else None
+    decoded = core.values.get("input_messages_decoded")
+    return 0 if sent is None or decoded is None else sent - decoded
+
+
+def _only(processes: Iterator[ProcessFacts]) -> ProcessFacts | None:
+    found = list(processes)
+    return found[0] if len(found) == 1 else None
+
+
+def _index(core: ProcessFacts) -> int:
+    """``core`` is the first, ``core-3`` the fourth."""
+    digits = core.name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -110,15 +110,25 @@ class _Port:
     def __init__(self) -> None:
         self.drops = RunningTotal()
         self.fills = SampleHistogram(FILL_BOUNDS)
+        self._seen: set[int] = set()
+        self._changes = 0
+
+    def _count_changes(self, cookies: set[int]) -> int:
+        if self._seen:
+            self._changes += len(cookies - self._seen)
+        self._seen = cookies or self._seen  # a port that listens again has changed, too
+        return self._changes
 
     def observe(self, port: int, role: str, rows: npt.NDArray[Any]) -> ListenerSample:
         depths, limits = rows["depth"].tolist(), rows["limit"].tolist()
-        self.drops.update(dict(zip(rows["cookie"].tolist(), rows["drops"].tolist(), strict=True)))
+        cookies = rows["cookie"].tolist()
+        self.drops.update(dict(zip(cookies, rows["drops"].tolist(), strict=True)))
         fill = max((depth / max(limit, 1) for depth, limit in zip(depths, limits, strict=True)), default=0.0)
         if len(rows):
             self.fills.observe(fill)
+        drops, changes = int(self.drops.value), self._count_changes(set(cookies))
         return ListenerSample(
-            port, role, len(rows), sum(depths), sum(limits), fill, int(self.drops.value), self.fills.sample()
+            port, role, len(rows), sum(depths), sum(limits), fill, drops, self.fills.sample(), changes
         )
 
 

@@ -24,6 +24,7 @@ from prometheus_client.samples import Exemplar as PrometheusExemplar
 
 from sidecar.connection_metrics import connection_values
 from sidecar.detail_metrics import detail_values
+from sidecar.fault_metrics import fault_values
 from sidecar.page_metrics import PAGE_COUNTERS, PAGE_GAUGES, PAGE_HISTOGRAMS, PROGRESS_SLOTS
 from sidecar.roles import main_ports
 from sidecar.snapshot import HistogramSample, PageSample, ProcessSample, Snapshot
@@ -50,6 +51,7 @@ def families(snapshot: Snapshot, version: str) -> Iterator[Family]:
         *connection_values(snapshot),
         *_page_values(snapshot),
         *detail_values(snapshot),
+        *fault_values(snapshot),
     ):
         yield from _family(metric, values)
     yield from _histograms(snapshot)
@@ -128,7 +130,9 @@ def _sockets(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.ACCEPT_QUEUE_DEPTH, ((labels, sample.depth) for labels, sample in there)
     yield catalog.ACCEPT_QUEUE_LIMIT, ((labels, sample.limit) for labels, sample in there)
     yield catalog.LISTENER_DROPS, ((labels, sample.drops) for labels, sample in listeners)
+    yield catalog.LISTENER_CHANGES, ((labels, sample.changes) for labels, sample in listeners)
     yield catalog.BOUND_NOT_LISTENING, (((str(one.port), one.role), one.sockets) for one in snapshot.bound)
+    yield catalog.BOUND_SECONDS, (((str(one.port), one.role), one.seconds) for one in snapshot.bound)
     yield catalog.UNIX_RECEIVE_QUEUE, _by_label({sample.role: sample.receive_bytes for sample in snapshot.unix})
     yield catalog.UNIX_SEND_QUEUE, _by_label({sample.role: sample.send_bytes for sample in snapshot.unix})
     for name, metric in catalog.NETNS_COUNTERS.items():

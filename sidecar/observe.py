@@ -9,12 +9,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from sidecar.judge import Observation, ProcessFacts
+from sidecar.judge import Judge, Observation, ProcessFacts
 from sidecar.pages import Page
+from sidecar.snapshot import FaultSample
 from telemetry.layout import CORE
 from telemetry.scoreboard import Reader
 
 _P99: Final = 0.99
+
+
+class FaultWatch:
+    """The judge over the engine's pages; ``samples`` are the faults that hold now."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._judge = Judge()
+        self.samples: tuple[FaultSample, ...] = ()
+
+    def look(self, pages: Iterable[Page], now: float) -> None:
+        """Judge the engine as it is at this moment."""
+        found = self._judge.observe(observe(pages, self._root, now))
+        self.samples = tuple(FaultSample(one.fault, one.process, now - one.since, dict(one.evidence)) for one in found)
 
 
 def observe(pages: Iterable[Page], root: Path, now: float) -> Observation:

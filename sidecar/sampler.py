@@ -26,12 +26,22 @@ from sidecar.listeners import ListenerOwners, ListenerTracker
 from sidecar.mapped_pages import MappedPages
 from sidecar.namespaces import NamespaceFollower
 from sidecar.netns import read_namespace_counters
+from sidecar.observe import FaultWatch
 from sidecar.own_page import OwnPage
 from sidecar.pages import OutputBacklog, PageTracker
 from sidecar.processes import ProcessTracker, stopped
 from sidecar.roles import OTHER, Roles, parse_endpoints
 from sidecar.scan_interval import DetailInterval
-from sidecar.snapshot import BoundSample, ConnectionSample, ConnectsSample, ListenerSample, OwnUse, Snapshot, UnixSample
+from sidecar.snapshot import (
+    BoundSample,
+    ConnectionSample,
+    ConnectsSample,
+    FaultSample,
+    ListenerSample,
+    OwnUse,
+    Snapshot,
+    UnixSample,
+)
 from sidecar.target import EngineSpec, Target
 from telemetry.records import KernelSample
 from telemetry.scoreboard import Liveness
@@ -79,6 +89,7 @@ class Sampler:
         self._attempts = Connects(root, self._visibility)
         self._connects: ConnectsSample | None = None
         self._bound: tuple[BoundSample, ...] = ()
+        self._bound_since: dict[int, float] = {}
         self._shows_bound: bool | None = None
         self._unix: tuple[UnixSample, ...] = ()
         self._netns: dict[str, int] = {}
@@ -86,6 +97,7 @@ class Sampler:
         self._mapped = MappedPages(root)
         self._details = Details(root, runtime_dir, self._visibility, self._namespace, self._clock, read_links)
         self._facts = Facts()
+        self._faults = FaultWatch(root)
         self._last_tick: float | None = None
         self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
         self.latest: Snapshot | None = None
@@ -104,6 +116,11 @@ class Sampler:
             due = max(due + TICK_SECONDS, now - TICK_SECONDS)
             stop.wait(max(due - now, 0))
         self.close()
+
+    @property
+    def faults(self) -> tuple[FaultSample, ...]:
+        """What the judge finds wrong now, ten times a second."""
+        return self._faults.samples
 
     def close(self) -> None:
         """Let go of pages and sockets."""
@@ -124,6 +141,7 @@ class Sampler:
         dump = self._collectors.runs.get("unix")
         if dump is not None and dump.success and dump.seconds < _CHEAP_UNIX_DUMP_SECONDS:
             self._unix = self._collectors.run("unix", self._collect_unix) or ()
+        self._collectors.run("judge", self._faults.look, list(self._pages.pages.values()), now)
         self._collectors.run("own_page", self._write_own_page, now)
 
     def _note_gap(self, now: float) -> None:
@@ -256,7 +274,13 @@ class Sampler:
             raise NotVisibleError("Linux before 6.8 does not show sockets that are bound and do not listen")
         listening = set(self._rows["port"].tolist())
         vacant = read_bound(self._namespace.diag, [port for port in self._listeners.roles if port not in listening])
-        return tuple(BoundSample(port, role, vacant.get(port, 0)) for port, role in self._listeners.roles.items())
+        now = self._clock.monotonic()
+        since = {port: self._bound_since.get(port, now) for port, sockets in vacant.items() if sockets}
+        self._bound_since = since
+        return tuple(
+            BoundSample(port, role, vacant.get(port, 0), now - since.get(port, now))
+            for port, role in self._listeners.roles.items()
+        )
 
     def _collect_unix(self) -> tuple[UnixSample, ...]:
         paths = self._roles.paths
@@ -300,6 +324,7 @@ class Sampler:
             output_unreceived_age=self._backlog.age,
             own=self._own,
             facts=self._facts,
+            faults=self._faults.samples,
             page_errors=pages.errors,
             records_lost=pages.lost,
             scan_interval_seconds=self._scan.seconds,

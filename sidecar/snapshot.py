@@ -68,6 +68,19 @@ class ListenerSample:
     """Since the sidecar started, over all sockets that the port has had."""
     fills: HistogramSample
     """``fill`` of every 100 ms sample so far."""
+    changes: int = 0
+    """Listening sockets, told by their cookies, that replaced or joined the port's first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSample:
+    """A fault that the judge finds now."""
+
+    fault: str
+    process: str
+    seconds: float
+    """For how long, as this sidecar saw it."""
+    evidence: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,8 @@ class BoundSample:
     port: int
     role: str
     sockets: int
+    seconds: float = 0.0
+    """For how long, as this sidecar saw it; 0 when there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +249,7 @@ class Snapshot:
     output_unreceived_age: float | None = None
     own: OwnUse | None = None
     facts: Facts = field(default_factory=Facts)
+    faults: tuple[FaultSample, ...] = ()
     page_errors: int = 0
     records_lost: int = 0
     loop_gap_seconds: float = 0.0

@@ -143,6 +143,15 @@ ACCEPT_QUEUE_FILL: Final = _histogram(
 LISTENER_DROPS: Final = _counter(
     "listener_drops", "Connections this listener dropped (sk_drops in INET_DIAG_SKMEMINFO).", "port", "role"
 )
+LISTENER_CHANGES: Final = _counter(
+    "listener_changes",
+    "Listening sockets that replaced or joined the port's first one, told by cookie.",
+    "port",
+    "role",
+)
+BOUND_SECONDS: Final = _gauge(
+    "listener_bound_seconds", "For how long sockets have been bound to the port with nobody listening.", "port", "role"
+)
 BOUND_NOT_LISTENING: Final = _gauge(
     "listener_bound_sockets",
     "Sockets bound to the port while none listens on it, so that clients are refused.",
@@ -350,6 +359,13 @@ NETNS_COUNTERS: Final = {
     "DelayedACKs": _counter("netns_delayed_acks", "Acknowledgements sent after the delay (TcpExt)."),
     "RetransSegs": _counter("netns_segments_retransmitted", "Segments sent again (Tcp)."),
 }
+
+# --- the judge: what is wrong now
+FAULT: Final = _gauge("fault", "1 while the judge finds this fault in this process, else 0.", "fault", "process")
+FAULT_SECONDS: Final = _gauge("fault_seconds", "For how long the fault has been there.", "fault", "process")
+FAULT_EVIDENCE: Final = _gauge(
+    "fault_evidence", "What the judgement rests on, such as messages sent and not decoded.", "fault", "process", "kind"
+)
 
 # --- scoreboard: requests and stages
 REQUESTS: Final = _counter("requests", "Finished requests by outcome.", "outcome")

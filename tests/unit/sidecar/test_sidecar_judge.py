@@ -64,9 +64,15 @@ def test_an_idle_engine_is_never_faulted() -> None:
         (IDLE_API, replace(IDLE_CORE, threads=frozenset({MAIN, INPUT})), 0.5, ("output_thread_stuck", "core")),
         (replace(IDLE_API, threads=frozenset({20})), IDLE_CORE, 0.5, ("output_thread_stuck", "api")),
         (IDLE_API, busy_core(), 2.1, ("step_stalled", "core")),
-        (with_values(IDLE_API, input_messages_sent=3), IDLE_CORE, 2.1, ("input_thread_stuck", "core")),
-        (IDLE_API, with_values(IDLE_CORE, output_queue_depth=7), 2.1, ("output_thread_stuck", "core")),
-        (IDLE_API, with_values(IDLE_CORE, output_messages_sent=7), 2.1, ("output_thread_stuck", "api")),
+        (IDLE_API, with_values(IDLE_CORE, input_messages_decoded=1), 2.1, ("step_stalled", "core")),
+        (with_values(IDLE_API, core_0_input_sent=3), IDLE_CORE, 2.1, ("input_thread_stuck", "core")),
+        (IDLE_API, with_values(IDLE_CORE, output_messages_queued=7), 2.1, ("output_thread_stuck", "core")),
+        (
+            IDLE_API,
+            with_values(IDLE_CORE, output_messages_sent=7, output_messages_queued=7),
+            2.1,
+            ("output_thread_stuck", "api"),
+        ),
         (with_values(IDLE_API, requests_inflight=2), None, 5.1, ("api_waits", "api")),
     ],
 )
@@ -83,8 +89,8 @@ def test_a_blocked_event_loop() -> None:
 
 
 def test_a_frozen_process_is_not_also_called_stuck() -> None:
-    frozen = replace(busy_core(output_queue_depth=5), state="T")
-    assert watch(30, with_values(IDLE_API, input_messages_sent=3), frozen) == {("process_frozen", "core")}
+    frozen = replace(busy_core(output_messages_queued=5), state="T")
+    assert watch(30, with_values(IDLE_API, core_0_input_sent=3), frozen) == {("process_frozen", "core")}
 
 
 def test_a_clean_exit_is_no_fault() -> None:
@@ -104,8 +110,12 @@ def test_slow_steps_get_five_times_their_own_worst() -> None:
 
 
 def test_messages_to_an_earlier_core_are_not_this_ones_debt() -> None:
-    api = with_values(IDLE_API, input_messages_sent=50, input_sent_before_core=50)
-    assert watch(10, api) == set()
+    assert watch(10, with_values(IDLE_API, input_messages_sent=50, core_0_input_sent=0)) == set()
+
+
+def test_each_core_has_its_own_pair_of_counters() -> None:
+    second = replace(IDLE_CORE, name="core-1")
+    assert watch(2.1, with_values(IDLE_API, core_1_input_sent=1), second) == {("input_thread_stuck", "core-1")}
 
 
 def test_progress_restarts_the_timer() -> None:
@@ -118,7 +128,7 @@ def test_progress_restarts_the_timer() -> None:
 
 def test_the_observers_own_gap_restarts_every_timer() -> None:
     judge = Judge()
-    stuck = Observation(0.0, (IDLE_API, with_values(IDLE_CORE, output_queue_depth=7)))
+    stuck = Observation(0.0, (IDLE_API, with_values(IDLE_CORE, output_messages_queued=7)))
     judge.observe(stuck)
     assert judge.observe(replace(stuck, monotonic=30.0)) == ()
     assert {j.fault for j in judge.observe(replace(stuck, monotonic=30.5))} == set()

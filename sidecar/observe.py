@@ -28,6 +28,7 @@ class FaultWatch:
 
     def look(self, pages: Iterable[Page], now: float) -> None:
         """Judge the engine as it is at this moment."""
+        self.samples = ()  # a look that fails must not leave the last one's faults standing
         found = self._judge.observe(observe(pages, self._root, now))
         self.samples = tuple(FaultSample(one.fault, one.process, now - one.since, dict(one.evidence)) for one in found)
 

@@ -38,4 +38,4 @@ def test_links_to_files_lead_somewhere(document: Path) -> None:
 
 def test_make_targets_in_the_readme_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"`?make ([a-z-]+)", (ROOT / "README.md").read_text())) <= targets
+    assert set(re.findall(r"(?:`|\$ )make ([a-z-]+)", (ROOT / "README.md").read_text())) <= targets

@@ -70,6 +70,7 @@ def test_a_failing_collector_costs_its_success_and_nothing_else(
             "threads": (sampler._details, "_collect_threads"),
             "network": (sampler._details, "_collect_network"),
             "own_page": (sampler, "_write_own_page"),
+            "judge": (sampler._faults, "look"),
         }.get(name, (sampler, f"_collect_{name}"))
         monkeypatch.setattr(owner, method, fail)
         after = step(sampler, time)

@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The host can stall for seconds: how long an example takes says nothing about the code.
+settings.register_profile("shared-host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared-host")
 
 T = TypeVar("T")
 

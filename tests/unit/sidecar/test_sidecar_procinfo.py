@@ -13,6 +13,7 @@ from sidecar.environment import EnvironmentTracker
 from sidecar.kernel import procinfo
 from sidecar.kernel.procfs import ProcfsError
 from sidecar.target import Member
+from tests.conftest import eventually
 
 STATUS = b"Name:\tpython3\nNSpid:\t4101\t12\nvoluntary_ctxt_switches:\t1200\nnonvoluntary_ctxt_switches:\t34\n"
 MAPS = b"""55d0a0000000-55d0a0001000 r--p 00000000 fe:00 100                        /usr/bin/python3.11
@@ -82,7 +83,8 @@ def test_this_process_agrees_with_the_kernel(tmp_path: Path) -> None:
     assert procinfo.read_inner_thread_ids(root, pid, [other.native_id, 2**22]) == {other.native_id: other.native_id}
     release.set()
     other.join()
-    assert procinfo.read_thread(root, pid, other.native_id) is None
+    gone = other.native_id  # the kernel lets go of it a moment after join() returns
+    eventually("the thread's end", lambda: procinfo.read_thread(root, pid, gone) is None)
 
 
 def test_the_environment_is_read_once_for_each_process(tmp_path: Path) -> None:

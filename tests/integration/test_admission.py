@@ -117,7 +117,7 @@ def unhealthy(engine: Engine) -> str | None:
 
 
 def test_outputs_that_nobody_receives_push_back(runtime_dir: Path, tmp_path: Path) -> None:
-    flags = ("--max-output-age=0.5", "--drain-timeout=0")
+    flags = ("--max-output-age=0.5", "--max-output-depth=1000000", "--drain-timeout=0")
     with (
         ThreadPoolExecutor(1) as pool,
         running_engine(runtime_dir, *flags, ENGINESCOPE_FAULTS_DIR=str(tmp_path)) as engine,

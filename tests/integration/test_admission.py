@@ -127,7 +127,7 @@ def test_outputs_that_nobody_receives_push_back(runtime_dir: Path, tmp_path: Pat
         pool.submit(ask, engine, **LONG)
         refused = eventually("a refusal", lambda: next((a for a in [probe(engine)] if a.status_code == 503), None))
         assert "--max-output-age" in refused.json()["error"]["message"]
-        assert shed(api).keys() == {"output_age"}
+        eventually("the count", lambda: shed(api).keys() == {"output_age"})
         problem = eventually("health to say so", lambda: unhealthy(engine))
         assert "received no output" in problem
 

@@ -1,6 +1,7 @@
 # make install   set up .venv and the tools, nothing else
 # make run       install, then the whole stack until Ctrl-C      (options: ARGS="--for 60 --json")
 # make test      install, then the suite
+# make test-long what takes minutes: judgements and pages of real faults, soak
 # make check     style, types, generated files
 # make drill     break the running stack on purpose and wait for the page
 
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check drill format clean
+.PHONY: help install run test test-long check drill format clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -31,7 +32,10 @@ run: install
 	$(BIN)/enginescope up $(ARGS)
 
 test: install
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -m "not long" $(ARGS)
+
+test-long: install
+	$(BIN)/pytest -m long $(ARGS)
 
 check: install
 	$(BIN)/ruff check

@@ -18,6 +18,8 @@ from sidecar.target import parse_engine
 from tests.conftest import eventually
 from tests.integration.conftest import Engine, running_engine
 
+pytestmark = pytest.mark.long
+
 LONG = {"prompt": "hello", "temperature": 0, "max_tokens": 8000, "ignore_eos": True, "stream": True}
 NAMED_SECONDS = 3.0
 Found = set[tuple[str, str]]

@@ -29,6 +29,8 @@ from enginescope.page_receiver import Page, PageReceiver, PageReceiverSettings
 from enginescope.probe import is_ready, query, samples, total
 from enginescope.stack import Stack
 
+pytestmark = pytest.mark.long
+
 HOST = "127.0.0.1"
 T = TypeVar("T")
 

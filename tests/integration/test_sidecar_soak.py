@@ -27,6 +27,8 @@ from sidecar.target import parse_engine
 from tests.integration.network import samples_of
 from tests.integration.sidecar_harness import ROOT
 
+pytestmark = pytest.mark.long
+
 SECONDS = float(os.environ.get("SOAK_SECONDS", "10"))
 PROC = Path("/proc")
 # A process that opens and closes listeners, connections, pipes and children of its own until its input ends.
@@ -34,6 +36,7 @@ CHURN = """
 import os, pathlib, select, socket, subprocess, sys, tempfile
 from telemetry.layout import API, CORE
 from telemetry.scoreboard import Writer
+
 runtime_dir, pages = pathlib.Path(sys.argv[1]), []
 def listener(family, address):
     opened = socket.socket(family); opened.bind(address); opened.listen(3); return opened

@@ -10,7 +10,8 @@ from typing import Final
 
 import zmq
 
-from instrumented_engine.wire import Frames, WireError, receive
+from instrumented_engine.sockets import message_limit
+from instrumented_engine.wire import HANDOVER_BYTES, Frames, WireError, receive
 
 _log = logging.getLogger(__name__)
 _POLL_MS: Final = 200
@@ -35,6 +36,7 @@ class ReceivingThread(threading.Thread, ABC):
         self._thread_slot = thread_slot
         self._heartbeat_slot = heartbeat_slot
         self._reject_slot = reject_slot
+        self._limit = message_limit(socket)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -52,10 +54,16 @@ class ReceivingThread(threading.Thread, ABC):
 
     def _try(self, frames: Frames, received_ns: int) -> None:
         try:
+            self._check_size(frames)
             self.take(frames, received_ns)
         except WireError as error:
             self._slots[self._reject_slot] += 1
             _log.warning("%s dropped a message: %s", self.name, error)
+
+    def _check_size(self, frames: Frames) -> None:
+        size = sum(map(len, frames))
+        if self._limit is not None and size > self._limit + HANDOVER_BYTES:
+            raise WireError(f"a message of {size} bytes, more than --max-message-bytes {self._limit}")
 
     @abstractmethod
     def take(self, frames: Frames, received_ns: int) -> None:

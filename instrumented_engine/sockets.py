@@ -12,6 +12,17 @@ HEARTBEATS_MISSED: Final = 3
 """Heartbeats without an answer after which a connection is given up."""
 
 
+OVERSIZE_FACTOR: Final = 4
+"""Messages up to so many times the limit are received, to be refused and counted. libzmq ends the connection of a
+larger frame without telling anybody, which bounds memory."""
+
+
+def message_limit(socket: zmq.Socket[bytes]) -> int | None:
+    """Bytes that a message on a configured socket may have; None when it was not configured."""
+    largest = socket.getsockopt(zmq.MAXMSGSIZE)
+    return int(largest) // OVERSIZE_FACTOR if isinstance(largest, int) and largest > 0 else None
+
+
 def configure(socket: zmq.Socket[bytes], endpoint: str, settings: EngineSettings) -> None:
     """Bound what the socket holds; over a network, notice a peer that is gone.
 
@@ -19,7 +30,7 @@ def configure(socket: zmq.Socket[bytes], endpoint: str, settings: EngineSettings
     TCP_USER_TIMEOUT does nothing for the end that only receives.
     """
     socket.set_hwm(settings.high_water_mark)
-    socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
+    socket.setsockopt(zmq.MAXMSGSIZE, OVERSIZE_FACTOR * settings.max_message_bytes)
     if settings.send_buffer_bytes:
         socket.setsockopt(zmq.SNDBUF, settings.send_buffer_bytes)
         socket.setsockopt(zmq.RCVBUF, settings.send_buffer_bytes)

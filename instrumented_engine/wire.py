@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 _INPUT_HANDOVER: Final = struct.Struct("<Q")
 _OUTPUT_HANDOVER: Final = struct.Struct("<QQQ")
+HANDOVER_BYTES: Final = _OUTPUT_HANDOVER.size
+"""The larger of the two hand-over frames, which the limit on messages does not count."""
 MAX_LOGPROBS: Final = 5
 ZERO_COPY_BYTES: Final = 64 * 1024
 """From here on a frame is cheaper to share with libzmq than to copy."""

@@ -41,9 +41,12 @@ def test_garbage_on_the_output_socket_is_counted(engine: Engine) -> None:
     assert ask(engine).status_code == 200
 
 
-def test_an_oversized_message_ends_its_connection_only(runtime_dir: Path) -> None:
+def test_oversized_messages_are_counted_and_cost_nothing_else(runtime_dir: Path) -> None:
     with running_engine(runtime_dir, "--max-message-bytes=4096") as engine:
-        push(engine.page("api").endpoints()["output"], [bytes(5000), bytes(24)])
+        page = engine.page("api")
+        push(page.endpoints()["output"], [bytes(5000), bytes(24)])
+        eventually("the reject", lambda: page["output_messages_rejected"] == 1)
+        push(page.endpoints()["output"], [bytes(50_000), bytes(24)])  # libzmq ends this peer's connection
         assert ask(engine).status_code == 200
         refused = ask(engine, prompt=[1] * 2000)
         assert refused.status_code == 413

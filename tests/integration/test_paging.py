@@ -254,7 +254,9 @@ def test_a_condition_becomes_a_page_and_its_end_resolves_it(paging: Paging) -> N
     }
     assert page.annotations["summary"].startswith("Accept queue of engine code, port 8000 (http): ")
     assert page.annotations["runbook_url"] == f"{build.RUNBOOK_BASE}/tcp_backlog_full/runbook.md"
-    assert page.annotations["dashboard_url"].endswith("/tcp-backlog-full?var-engine=code")
+    assert page.annotations["dashboard_url"].endswith(
+        "/enginescope-sockets/tcp-backlog-full?viewPanel=103&var-engine=code"
+    )
     paging.code.be_well()
     paging.code.numbers["enginescope_netns_listen_overflows_total"] = 7
     paging.wait_for_page("TCPBacklogFull", "resolved", page.id, engine="code")

@@ -53,7 +53,9 @@ def test_folders_become_groups_with_links(root: Path) -> None:
     record, alert = built["groups"][0]["rules"]
     assert record == yaml.safe_load(RULE)["rules"][0]
     assert alert["annotations"]["runbook_url"] == "R/gpu_idle/runbook.md"
-    assert alert["annotations"]["dashboard_url"].startswith("D/gpu-idle{{ with $labels.engine }}?var-engine=")
+    assert alert["annotations"]["dashboard_url"].startswith(
+        "D/enginescope-overview/gpu-idle?viewPanel=9{{ with $labels.engine }}&var-engine="
+    )
 
 
 def test_the_build_is_deterministic_and_says_where_it_comes_from(root: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HOUSES = {"telemetry", "instrumented_engine", "sidecar", "enginescope", "alerts", "deploy"}
+HOUSES = {"telemetry", "instrumented_engine", "sidecar", "enginescope", "alerts", "dashboards", "deploy"}
 MAY_IMPORT = {
     "telemetry": set[str](),
     "instrumented_engine": {"telemetry"},
     "sidecar": {"telemetry"},
     "deploy": set[str](),
+    "dashboards": {"telemetry", "alerts"},
 }
 NOT_IN_SIDECAR = {"fastapi", "pydantic", "rich", "typer", "torch", "zmq", "opentelemetry"}
 

@@ -1,0 +1,1 @@
+"""Four Grafana dashboards, built from the metric catalogue and the alert rules."""

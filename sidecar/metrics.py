@@ -25,18 +25,19 @@ from prometheus_client.samples import Exemplar as PrometheusExemplar
 from sidecar.connection_metrics import connection_values
 from sidecar.detail_metrics import detail_values
 from sidecar.fault_metrics import fault_values
-from sidecar.page_metrics import PAGE_COUNTERS, PAGE_GAUGES, PAGE_HISTOGRAMS, PROGRESS_SLOTS
+from sidecar.page_metrics import PAGE_HISTOGRAMS
+from sidecar.page_values import page_values
 from sidecar.roles import main_ports
-from sidecar.snapshot import HistogramSample, PageSample, ProcessSample, Snapshot
+from sidecar.snapshot import HistogramSample, ProcessSample, Snapshot
 from telemetry import catalog
 from telemetry.catalog import Kind, Metric
-from telemetry.layout import COARSE_BOUNDS
+from telemetry.layout import COARSE_BOUNDS, COARSE_BYTE_BOUNDS
 
 Labels = tuple[str, ...]
 Values = Iterable[tuple[Labels, float]]
 _STATES: Final = ("stopped", "disk_sleep")
 """States worth a series: the others change many times a second, and a zombie is no longer up."""
-_LIVE: Final = ("alive", "unknown")
+_COARSE: Final = frozenset(round(bound / 1e9, 9) for bound in COARSE_BOUNDS) | frozenset(map(float, COARSE_BYTE_BOUNDS))
 
 
 def families(snapshot: Snapshot, version: str) -> Iterator[Family]:
@@ -49,7 +50,7 @@ def families(snapshot: Snapshot, version: str) -> Iterator[Family]:
         *_processes(snapshot),
         *_sockets(snapshot),
         *connection_values(snapshot),
-        *_page_values(snapshot),
+        *page_values(snapshot),
         *detail_values(snapshot),
         *fault_values(snapshot),
     ):
@@ -143,51 +144,6 @@ def _sockets(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.NETNS_ABORTS, _by_label(aborts)
 
 
-def _page_values(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
-    for metric, counters in PAGE_COUNTERS.items():
-        yield metric, _counters(snapshot, counters)
-    live = [page for page in snapshot.pages if page.liveness in _LIVE]
-    for metric, gauges in PAGE_GAUGES.items():
-        yield metric, _gauges(live, gauges)
-    yield catalog.PROGRESS, _progress(live)
-    yield catalog.KV_BLOCKS, _kv_blocks(live)
-    yield catalog.OUTPUT_UNRECEIVED, _one(snapshot.output_unreceived)
-    yield catalog.OUTPUT_UNRECEIVED_AGE, _one(snapshot.output_unreceived_age)
-    exporter = snapshot.page_totals.get("exporter")
-    lost = {} if exporter is None else {"exporter": float(exporter["records_lost"])}
-    if "api" in snapshot.page_totals:
-        lost["sidecar"] = snapshot.records_lost
-    yield catalog.RECORDS_LOST, _by_label(lost)
-
-
-def _counters(snapshot: Snapshot, counters: Mapping[Labels, tuple[str, str]]) -> Values:
-    for labels, (role, slot) in counters.items():
-        if slot in snapshot.page_totals.get(role, ()):
-            yield labels, snapshot.page_totals[role][slot]
-
-
-def _gauges(live: list[PageSample], gauges: Mapping[Labels, tuple[str, str]]) -> Values:
-    for labels, (role, slot) in gauges.items():
-        values = [page.values[slot] for page in live if page.role == role and slot in page.values]
-        if values:
-            yield labels, sum(values)
-
-
-def _progress(live: list[PageSample]) -> Values:
-    for role, slot in PROGRESS_SLOTS.items():
-        moments = [page.values[slot] for page in live if page.role == role and page.values.get(slot)]
-        if moments:
-            yield (role,), min(moments) / 1e9
-
-
-def _kv_blocks(live: list[PageSample]) -> Values:
-    cores = [page.values for page in live if page.role == "core" and "kv_blocks_used" in page.values]
-    if cores:
-        used = sum(values["kv_blocks_used"] for values in cores)
-        yield ("used",), used
-        yield ("free",), sum(values["kv_blocks_total"] for values in cores) - used
-
-
 def _histograms(snapshot: Snapshot) -> Iterator[Family]:
     told = main_ports({sample.port: sample.role for sample in snapshot.listeners})
     fills = [((str(sample.port), sample.role), sample.fills) for sample in snapshot.listeners if sample.port in told]
@@ -212,7 +168,7 @@ def _histogram(metric: Metric, samples: Sequence[tuple[Labels, HistogramSample]]
 def _coarse(sample: HistogramSample) -> HistogramSample:
     """The same with fewer buckets; exemplars go, for they name a bucket."""
     cumulative = dict(zip(sample.bounds, accumulate(sample.counts), strict=False))
-    bounds = tuple(bound for bound in sample.bounds if round(bound * 1e9) in COARSE_BOUNDS)
+    bounds = tuple(bound for bound in sample.bounds if round(bound, 9) in _COARSE)
     below = [0, *(cumulative[bound] for bound in bounds), sum(sample.counts)]
     return HistogramSample(bounds, tuple(high - low for low, high in pairwise(below)), sample.total)
 

@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.collectors import Visibility, log
 from sidecar.snapshot import Exemplar, HistogramSample, PageSample
 from sidecar.totals import RunningVector
-from telemetry.layout import API, CORE, EXPORTER, LAYOUTS, SIDECAR, Layout
+from telemetry.layout import API, BYTE_BOUNDS, BYTE_HISTOGRAMS, CORE, EXPORTER, LAYOUTS, SIDECAR, Layout
 from telemetry.records import RequestRecord, RingReader
 from telemetry.scoreboard import Liveness, PageError, Reader, pages
 from telemetry.stages import STAGES
@@ -223,12 +223,13 @@ class PageTracker:
 
     def _histograms_of(self, layout: Layout) -> Iterator[tuple[str, HistogramSample]]:
         numbers = self._totals[layout.role].values.tolist()
-        bounds = tuple(bound * _NANOSECONDS for bound in layout.bounds)
         for position, name in enumerate(layout.histograms):
             first = len(layout.slots) + position * layout.histogram_slots
             *counts, total = numbers[first : first + layout.histogram_slots]
             exemplars = dict(self._exemplars.get(name, {})) if layout is API else {}
-            yield name, HistogramSample(bounds, tuple(counts), total * _NANOSECONDS, exemplars)
+            bounds, unit = (BYTE_BOUNDS, 1.0) if name in BYTE_HISTOGRAMS else (layout.bounds, _NANOSECONDS)
+            scaled = tuple(bound * unit for bound in bounds)
+            yield name, HistogramSample(scaled, tuple(counts), total * unit, exemplars)
 
     def _roles_seen(self) -> list[str]:
         return [role for role, total in self._totals.items() if total.seen]

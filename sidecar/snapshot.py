@@ -244,7 +244,7 @@ class Snapshot:
     page_totals: dict[str, dict[str, int]] = field(default_factory=dict)
     """Page role -> slot -> sum over all pages seen (of use for counters only)."""
     page_histograms: dict[str, dict[str, HistogramSample]] = field(default_factory=dict)
-    """Page role -> histogram -> durations in seconds over all pages seen."""
+    """Page role -> histogram -> durations in seconds, or sizes in bytes, over all pages seen."""
     output_unreceived: int | None = None
     output_unreceived_age: float | None = None
     own: OwnUse | None = None

@@ -369,10 +369,33 @@ FAULT_EVIDENCE: Final = _gauge(
 
 # --- scoreboard: requests and stages
 REQUESTS: Final = _counter("requests", "Finished requests by outcome.", "outcome")
+REQUESTS_SHED: Final = _counter("requests_shed", "Requests refused with 503 at once, by reason.", "reason")
+REQUEST_ERRORS: Final = _counter("request_errors", "Errors told to clients, as an answer or in a stream.", "class")
+CLIENT_DISCONNECTS: Final = _counter("client_disconnects", "Clients that left before their answer was complete.")
+CORE_ENDED: Final = _counter(
+    "core_requests_ended",
+    "Sequences that the core ended early: aborted on the API's word (client gone, stop string, timeout), or failed.",
+    "outcome",
+)
 REQUESTS_RECEIVED: Final = _counter("requests_received", "HTTP requests for a completion that arrived.")
 REQUESTS_INFLIGHT: Final = _gauge("requests_inflight", "Requests between arrival and end of the response.")
 REQUESTS_WAITING: Final = _gauge("requests_waiting", "Requests in the core that no step has taken yet.")
 REQUESTS_RUNNING: Final = _gauge("requests_running", "Requests in the core's running batch.")
+REQUESTS_AT: Final = _gauge(
+    "requests_inflight_at",
+    "Requests in the API process by what they do: receive, wait for a first output, stream.",
+    "kind",
+)
+OLDEST: Final = _gauge(
+    "oldest_age_seconds",
+    "Age of the oldest one there: any request, or by what it does, in the core's queue or batch, or output being sent.",
+    "kind",
+)
+GATE: Final = _gauge("admission_gate", "1 for the state of the gate that lets requests in, 0 for the others.", "state")
+RATE_LIMIT: Final = _gauge(
+    "admission_rate_limit", "Requests a second that the adaptive limiter lets in; absent while it is off."
+)
+HEALTH_PROBLEMS: Final = _gauge("health_problems", "Reasons for which /health fails for want of progress.")
 STAGE_DURATION: Final = _histogram("stage_duration_seconds", "Duration of a request's stage.", "stage")
 REQUEST_DURATION: Final = _histogram("request_duration_seconds", "HTTP request to end of response.")
 TIME_TO_FIRST_TOKEN: Final = _histogram(
@@ -382,15 +405,33 @@ TOKENS: Final = _counter("tokens", "Tokens by kind.", "kind")
 STAMPS_CLAMPED: Final = _counter("stamps_clamped", "Stamps moved because a clock step put them out of order.")
 
 # --- scoreboard: queues and messages between the processes
-QUEUE_DEPTH: Final = _gauge("queue_depth", "Messages in the core's input or output queue.", "kind")
+QUEUE_DEPTH: Final = _gauge(
+    "queue_depth",
+    "Messages in the core's queues: decoded and not taken (input), queued and not sent (output).",
+    "kind",
+)
+INPUT_UNRECEIVED: Final = _gauge(
+    "input_unreceived_messages", "Messages that the API process sent and the core has not yet decoded."
+)
 MESSAGES: Final = _counter("messages", "Messages through the input and output sockets.", "role", "kind")
 MESSAGE_BYTES: Final = _counter("message_bytes", "Bytes of those messages.", "role", "kind")
+MESSAGE_SIZE: Final = _histogram("message_size_bytes", "Sizes of those messages.", "role", coarse=True)
 OUTPUT_UNRECEIVED: Final = _gauge(
     "output_unreceived_messages", "Output messages sent by the core and not yet received by the API process."
 )
 OUTPUT_UNRECEIVED_AGE: Final = _gauge(
     "output_unreceived_age_seconds",
     "How long output messages have been waiting without any being received; 0 when none.",
+)
+INPUT_ENCODE: Final = _histogram(
+    "input_encode_seconds", "Serialization of an input message in the API process.", coarse=True
+)
+INPUT_SEND_CALL: Final = _histogram("input_send_call_seconds", "The send call of an input message.", coarse=True)
+INPUT_DECODE: Final = _histogram(
+    "input_decode_seconds", "Deserialization of an input message in the core.", coarse=True
+)
+INPUT_QUEUE_WAIT: Final = _histogram(
+    "input_queue_wait_seconds", "Input message decoded to taken by the core's main thread.", coarse=True
 )
 OUTPUT_TRANSIT: Final = _histogram("output_transit_seconds", "Output message handed over to received.", coarse=True)
 OUTPUT_ENCODE: Final = _histogram(
@@ -402,10 +443,30 @@ OUTPUT_DECODE: Final = _histogram(
 )
 STEPS: Final = _counter("steps", "Steps of the core's loop that ran a forward pass.")
 STEP_DURATION: Final = _histogram("step_duration_seconds", "Schedule, forward and sample of one step.", coarse=True)
+FORWARD_DEVICE: Final = _histogram(
+    "forward_device_seconds", "Forward pass of one step on its device, by the device's own clock on a GPU.", coarse=True
+)
+STEP_TOKENS: Final = _gauge("step_tokens", "Tokens in the core's last step, or in the one that runs.")
+STEP_LONGEST: Final = _gauge("step_longest_seconds", "The longest of the core's last 64 to 128 steps.")
+CORE_PHASE: Final = _gauge("core_phase", "Cores whose main thread is in this phase of its loop.", "state")
 EVENT_LOOP_LAG: Final = _histogram(
     "event_loop_lag_seconds", "How late the API's event loop ran its 100 ms tick.", coarse=True
 )
 KV_BLOCKS: Final = _gauge("kv_cache_blocks", "Blocks of the KV cache by state.", "state")
+PREFIX_CACHE: Final = _counter(
+    "prefix_cache_tokens", "Prompt tokens that were looked up in the prefix cache, and those found there.", "kind"
+)
+PREEMPTIONS: Final = _counter("preemptions", "Sequences put back to the queue because the KV cache was full.")
+PROCESS_RESTARTS: Final = _counter(
+    "process_restarts", "Times the launcher started the process again, after a death or for a reload.", "process"
+)
+LOG_RECORDS: Final = _counter("log_records", "Log records; error includes critical ones.", "process", "level")
+HEARTBEAT: Final = _gauge(
+    "thread_heartbeat_timestamp_seconds",
+    "Unix time at which the IO thread last came round its loop.",
+    "process",
+    "kind",
+)
 PROGRESS: Final = _gauge(
     "last_progress_timestamp_seconds",
     "Unix time of the process's last sign of progress (loop tick, step phase, export).",
@@ -414,6 +475,9 @@ PROGRESS: Final = _gauge(
 
 # --- scoreboard: span exporter
 SPANS: Final = _counter("spans", "Spans by what became of them.", "outcome")
+EXPORT_FAILURES: Final = _counter("span_export_failures", "Batches of spans that the OTLP endpoint did not take.")
+EXPORT_DURATION: Final = _histogram("span_export_duration_seconds", "Sending one batch of spans.", coarse=True)
+RECORDS_READ: Final = _counter("request_records_read", "Request records that the span exporter has read.")
 RECORDS_LOST: Final = _counter("request_records_lost", "Request records overwritten before the reader came.", "process")
 
 # --- GPUs through NVML: those of the engine's processes, or all visible ones while none of its processes is on one

@@ -29,6 +29,9 @@ DURATION_BOUNDS: Final = tuple(
 COARSE_BOUNDS: Final = tuple(int(seconds * 1e9) for seconds in (1e-4, 1e-3, 0.01, 0.1, 1, 10))
 """Those of them that are exported for histograms of inner workings."""
 
+COARSE_BYTE_BOUNDS: Final = tuple(2**power for power in (8, 10, 12, 14, 16, 20))
+"""The same for histograms of message sizes."""
+
 BYTE_BOUNDS: Final = tuple(2**power for power in (6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24))
 """Upper bounds of the histograms of message sizes in bytes; as many as of durations, so that offsets are the same."""
 
@@ -135,6 +138,8 @@ API: Final = Layout(
         "streaming_inflight",
         "streaming_oldest_ns",
         "health_problems",
+        "client_disconnects",
+        "limiter_rate_milli",
         *(f"shed_{reason}" for reason in SHED_REASONS),
         *(f"errors_{name}" for name in ERROR_CLASSES),
         *(f"log_{level}" for level in LOG_LEVELS),
@@ -194,6 +199,7 @@ CORE: Final = Layout(
         "waiting_oldest_ns",
         "running_oldest_ns",
         "step_longest_ns",
+        "preemptions",
         *(f"log_{level}" for level in LOG_LEVELS),
     ),
     histograms=(

@@ -17,6 +17,7 @@ from telemetry.layout import API, GATE_DRAINING, GATE_OPEN, GATE_RELOADING
 from telemetry.scoreboard import Writer
 
 _GATE: Final = API.slot_index["gate"]
+_RATE: Final = API.slot_index["limiter_rate_milli"]
 _CLOSED: Final = {
     GATE_DRAINING: ("draining", "the engine is shutting down: ask another one"),
     GATE_RELOADING: ("reloading", "the engine is loading its model again"),
@@ -91,6 +92,10 @@ class Admission:
         if load is None:
             return OverloadError("no_core", NO_CORE)
         return self._behind(load) or self._limited()
+
+    def publish_rate(self, slots: memoryview) -> None:
+        """Thousandths of a request per second that the limiter admits; 0 says that there is none."""
+        slots[_RATE] = round(self.limiter.rate * 1000) if self.limiter else 0
 
     def _behind(self, load: Load) -> OverloadError | None:
         settings = self._settings

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -43,7 +44,8 @@ def build_app(
     ``chores`` are done about once a second on the event loop.
     """
     recorder = Recorder(page)
-    tick = Tick(client, page, recorder, chores)
+    admission = Admission(settings, client, gate, time.monotonic)
+    tick = Tick(client, page, recorder, (partial(admission.publish_rate, page.slots), *chores))
     reload = Reload(gate, model, settings.drain_timeout + _RELOAD_GRACE_SECONDS)
     app = FastAPI(title="enginescope reference engine", version=VERSION, lifespan=_lifespan(client, reload, tick))
     created = int(time.time())
@@ -87,7 +89,6 @@ def build_app(
         return await respond(request, generation)
 
     add_error_handlers(app, page)
-    admission = Admission(settings, client, gate, time.monotonic)
     return TimelineMiddleware(app, recorder, admission, error_answer)
 
 

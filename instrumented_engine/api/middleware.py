@@ -40,10 +40,18 @@ class TimelineMiddleware:
             if message["type"] == "http.response.start":
                 timeline.status = message["status"]
             await send(message)
+            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
+            timeline.answered = timeline.answered or answered
+
+        async def listen() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect" and not timeline.answered:
+                timeline.disconnected = True
+            return message
 
         self._recorder.started(timeline)
         try:
-            await self._app_for(timeline)(scope, receive, watch)
+            await self._app_for(timeline)(scope, listen, watch)
         finally:
             self._recorder.ended(timeline)
             self._tell_limiter(timeline.stamps)

@@ -40,8 +40,10 @@ class Timeline:
 
     __slots__ = (
         "aborted",
+        "answered",
         "cached_tokens",
         "core_index",
+        "disconnected",
         "flags",
         "forward",
         "output_receive",
@@ -72,6 +74,8 @@ class Timeline:
         self.request_id = ""
         self.status = 500
         self.aborted = False
+        self.answered = self.disconnected = False
+        """Whether the whole response was written, and whether the client left before that."""
         self.shed_reason = "no_core"
         """Why it was refused, if it was."""
         self.core_index = 0
@@ -174,6 +178,7 @@ class Recorder:
         self._page["requests_inflight"] -= 1
         outcome = _outcome_slot(timeline)
         self._page[outcome] += 1
+        self._page["client_disconnects"] += timeline.disconnected
         if outcome == "requests_shed":
             self._page[f"shed_{timeline.shed_reason}"] += 1
         if timeline.status >= 400 and not timeline.aborted:

@@ -31,6 +31,7 @@ _LONGEST = _SLOT["step_longest_ns"]
 _LONGEST_WINDOW = 64
 _PREFIX_QUERIED, _PREFIX_HIT = _SLOT["prefix_cache_queried_tokens"], _SLOT["prefix_cache_hit_tokens"]
 _ABORTED, _FAILED = _SLOT["requests_aborted"], _SLOT["requests_failed"]
+_PREEMPTIONS = _SLOT["preemptions"]
 _log = logging.getLogger(__name__)
 _QUEUED, _SCHEDULED, _FIRST, _LAST = (
     CORE_STAMPS.index(stamp) for stamp in (Stamp.INPUT_QUEUED, Stamp.SCHEDULED, Stamp.FIRST_SAMPLED, Stamp.LAST_SAMPLED)
@@ -222,6 +223,7 @@ class CoreLoop:
         self._slots[_BLOCKS_USED] = self._scheduler.pool.used
         self._slots[_PREFIX_QUERIED] = self._scheduler.queried_tokens
         self._slots[_PREFIX_HIT] = self._scheduler.hit_tokens
+        self._slots[_PREEMPTIONS] = self._scheduler.preemptions
 
     def _record_step(self, started_ns: int, ended_ns: int, members: list[tuple[bytes, bytes]]) -> None:
         record = StepRecord(self._slots[_STEPS], started_ns, ended_ns, len(members), self._slots[_STEP_TOKENS], members)

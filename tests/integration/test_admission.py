@@ -140,6 +140,7 @@ def test_the_adaptive_limit_sheds_what_is_above_its_rate(runtime_dir: Path) -> N
         refused = outcomes(answers)["error"]
         assert 0 < refused < 100
         eventually("the counts", lambda: shed(api) == {"rate": refused})
+        eventually("the rate", lambda: api["limiter_rate_milli"] >= 1000)
 
 
 def slow_reader(port: int) -> socket.socket:

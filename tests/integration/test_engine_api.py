@@ -145,21 +145,25 @@ def test_malformed_bodies_are_answered_and_counted(engine: Engine, raw: bytes) -
 def test_a_client_that_leaves_frees_its_place(engine: Engine) -> None:
     api, core = engine.page("api"), engine.page("core")
     before = api["requests_aborted"]
+    left = api["client_disconnects"]
     with engine.client() as client:
         body = GREEDY | {"prompt": "hello", "max_tokens": 8000, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as response:
             next(response.iter_lines())
             assert core["requests_running"] == 1
     eventually("the abort", lambda: api["requests_aborted"] == before + 1)
+    assert api["client_disconnects"] == left + 1
     eventually("the cache to be free", lambda: (core["requests_running"], core["kv_blocks_used"]) == (0, 0))
 
 
 def test_a_plain_client_that_leaves_is_noticed_too(engine: Engine) -> None:
     api, core = engine.page("api"), engine.page("core")
     before = api["requests_aborted"]
+    left = api["client_disconnects"]
     with engine.client() as client, pytest.raises(httpx.ReadTimeout):
         client.post("/v1/completions", json=GREEDY | {"prompt": "hello", "max_tokens": 8000}, timeout=0.3)
     eventually("the abort", lambda: api["requests_aborted"] == before + 1)
+    assert api["client_disconnects"] == left + 1
     eventually("the cache to be free", lambda: core["kv_blocks_used"] == 0)
 
 
@@ -176,3 +180,4 @@ def test_counters_add_up_when_idle(engine: Engine) -> None:
     outcomes = ("ok", "client_error", "server_error", "aborted", "shed")
     assert api["requests_received"] == sum(api[f"requests_{outcome}"] for outcome in outcomes)
     assert api["output_last_sequence"] == core["output_messages_sent"]
+    assert api["client_disconnects"] == api["requests_aborted"], "an answered client has not left"

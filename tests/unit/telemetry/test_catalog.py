@@ -3,7 +3,22 @@ import re
 from telemetry.catalog import BY_NAME, METRICS, Kind
 
 ALLOWED_LABELS = {
-    *("port", "role", "state", "stage", "process", "kind", "fault", "outcome", "collector", "fact", "version"),
+    *(
+        "port",
+        "role",
+        "state",
+        "stage",
+        "process",
+        "kind",
+        "fault",
+        "outcome",
+        "collector",
+        "fact",
+        "version",
+        "reason",
+        "class",
+        "level",
+    ),
 }
 
 

@@ -101,8 +101,11 @@ class PageTracker:
 
     def scan(self) -> None:
         """Open new pages, ask which owners live, and let go of pages that a newer one of the same name replaces."""
-        self._elsewhere = {path for path in self._elsewhere if file_number(path)}
-        present = [*pages(self._directory), *self._elsewhere]
+        here = list(pages(self._directory))
+        # A page that is in the directory by now is one page, by whichever path it was found first.
+        known = {0, *map(file_number, here)}
+        self._elsewhere = {path for path in self._elsewhere if file_number(path) not in known}
+        present = [*here, *self._elsewhere]
         self._skipped &= set(present)
         if self._directory.is_dir() and not os.access(self._directory, os.R_OK | os.X_OK):
             self._hide(f"cannot list the runtime directory {self._directory}")

@@ -44,10 +44,12 @@ def test_pages_are_found_through_the_maps_of_their_process(tmp_path: Path) -> No
     writer.close()
 
 
-def test_a_page_in_the_runtime_directory_is_not_taken_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_a_page_in_the_runtime_directory_is_not_taken_twice(tmp_path: Path, seen_before: bool) -> None:
     writer = Writer(tmp_path, CORE)
     tracker = PageTracker(tmp_path, Visibility())
-    tracker.scan()
+    if seen_before:
+        tracker.scan()
     tracker.follow(MappedPages(Path("/proc")).find([OWN], {}, 0.0))
     tracker.scan()
     assert [page.path for page in tracker.current("core")] == [writer.path]

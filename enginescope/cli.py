@@ -60,20 +60,26 @@ def up(
     engine_flag: Annotated[
         list[str] | None, typer.Option(help="A flag for the engine, such as --engine-flag=--backlog=128.")
     ] = None,
+    network_namespace: Annotated[
+        bool,
+        typer.Option("--network-namespace", help="Run in a network namespace of its own, for drills that need one."),
+    ] = False,
 ) -> None:
     """Start engine, span exporter, sidecar, Prometheus, Alertmanager and page receiver, and watch them.
 
     Everything listens on 127.0.0.1. Ctrl-C stops all of it. A process that dies is started again.
     """
+    from enginescope.isolation import IsolationError, isolate
     from enginescope.services import Ports
     from enginescope.up import Options, Session, UpError
     from telemetry.scoreboard import PageError
 
     ports = Ports(engine_port, sidecar_port, prometheus_port, alertmanager_port, page_receiver_port, otlp_port)
-    options = Options(model, name, ports, seconds, rate, as_json, tuple(engine_flag or ()), time_scale)
     try:
+        peer = isolate() if network_namespace else ""
+        options = Options(model, name, ports, seconds, rate, as_json, tuple(engine_flag or ()), time_scale, peer)
         status = Session(options).run()
-    except (UpError, PageError) as error:
+    except (UpError, PageError, IsolationError) as error:
         raise _fail(error) from error
     raise typer.Exit(status)
 
@@ -88,13 +94,16 @@ def drill(
     Only works on a stack that `enginescope up` started, and restores what it broke.
     """
     from enginescope.drill import DrillError, run_drills
+    from enginescope.isolation import IsolationError, enter
     from enginescope.stack import Stack, StackError
     from telemetry.scoreboard import runtime_directory
 
     console = Console(stderr=as_json, highlight=False)
     try:
-        results = run_drills(names, Stack.load(runtime_directory()), console.print)
-    except (StackError, DrillError) as error:
+        stack = Stack.load(runtime_directory())
+        enter(stack)
+        results = run_drills(names, stack, console.print)
+    except (StackError, DrillError, IsolationError) as error:
         raise _fail(error) from error
     if as_json:
         typer.echo(json.dumps({"drills": [result.as_dict() for result in results]}))

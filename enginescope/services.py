@@ -68,6 +68,8 @@ class Plan:
     """Whether Prometheus and Alertmanager are there."""
     time_scale: float = 1.0
     """Factor on the windows and waits of the alert rules; below 1 for drills."""
+    isolated: bool = False
+    """Whether all of it runs in a network namespace of its own, whose peer is to reach the engine."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,13 @@ def _receivers(plan: Plan) -> Iterator[Part]:
 
 def _engine(plan: Plan) -> Iterator[Part]:
     port = plan.ports.engine
+    flags = ("--host", "0.0.0.0") if plan.isolated else ()
     spans_to = {_OTLP_VARIABLES[0]: f"http://{HOST}:{plan.ports.otlp}"} if own_sink() else {}
     yield Part(
         "engine",
         f"{plan.model} behind an OpenAI-compatible API: http://{HOST}:{port}/v1",
         lambda: is_ready(port, "/health"),
-        _python("instrumented_engine", "--model", plan.model, "--port", str(port), *plan.engine_flags),
+        _python("instrumented_engine", "--model", plan.model, "--port", str(port), *flags, *plan.engine_flags),
         spans_to,
     )
     yield Part(

@@ -34,6 +34,8 @@ class Stack(msgspec.Struct, frozen=True):
     runtime_dir: str
     time_scale: float = 1.0
     """Factor on the windows and waits of the alert rules in use."""
+    peer_namespace: str = ""
+    """Path of the network namespace at the other end of the stack's own; empty when it shares the host's."""
 
     @classmethod
     def load(cls, runtime_dir: Path | str) -> Stack:

@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from enginescope import toolchain
+from enginescope.isolation import prefix
 from enginescope.pages import Page, format_page
 from enginescope.probe import ProbeError, get, post, query, samples, total
 from enginescope.services import HOST, Part, Plan, Ports, own_sink, parts, service
@@ -53,6 +54,8 @@ class Options:
     engine_flags: tuple[str, ...] = ()
     time_scale: float = 1.0
     """Factor on the windows and waits of the alert rules."""
+    peer_namespace: str = ""
+    """Where the other end of this process's own network namespace is; empty when it shares the host's."""
 
 
 @dataclass
@@ -104,6 +107,7 @@ class Session:
             options.engine_flags,
             paging=not self._missing_tools(),
             time_scale=options.time_scale,
+            isolated=bool(options.peer_namespace),
         )
         self._parts = list(parts(self._plan))
         self._supervisor = Supervisor(self._say, lambda name: hold_file(self._runtime_dir, name).exists())
@@ -190,9 +194,10 @@ class Session:
         self._saved = self._marker()
         self._saved.save()
         port = self._plan.ports.engine
+        inside = f"{prefix(os.getpid())} " if self._plan.isolated else ""
         self._say(
             "\nAsk it something:\n\n"
-            f"  curl -s http://{HOST}:{port}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+            f"  {inside}curl -s http://{HOST}:{port}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
             '    -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], '
             '"temperature": 0, "max_tokens": 32}\'\n\n'
             f"Then, in another terminal, its six stages:\n\n  {_command()} trace last\n\n"
@@ -242,6 +247,7 @@ class Session:
             pids={running.name: running.pid for running in services if running.restart},
             runtime_dir=str(self._runtime_dir),
             time_scale=self._plan.time_scale,
+            peer_namespace=self._options.peer_namespace,
         )
 
     def _show_pages(self) -> None:

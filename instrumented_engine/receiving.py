@@ -10,6 +10,7 @@ from typing import Final
 
 import zmq
 
+from instrumented_engine.peers import PeerWatch
 from instrumented_engine.sockets import message_limit
 from instrumented_engine.wire import HANDOVER_BYTES, Frames, WireError, receive
 
@@ -28,8 +29,9 @@ class ReceivingThread(threading.Thread, ABC):
         thread_slot: int,
         heartbeat_slot: int,
         reject_slot: int,
+        disconnect_slot: int,
     ) -> None:
-        """The slots get this thread's native id, the time of its last look, and the number of refused messages."""
+        """The slots get this thread's native id, the time of its last look, refused messages and ended connections."""
         super().__init__(name=name, daemon=True)
         self._socket = socket
         self._slots = slots
@@ -37,6 +39,7 @@ class ReceivingThread(threading.Thread, ABC):
         self._heartbeat_slot = heartbeat_slot
         self._reject_slot = reject_slot
         self._limit = message_limit(socket)
+        self._peers = PeerWatch(name, socket, slots, disconnect_slot)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -47,7 +50,8 @@ class ReceivingThread(threading.Thread, ABC):
         """Until ``stop``."""
         self._slots[self._thread_slot] = threading.get_native_id()
         while not self._stopping.is_set():
-            self._slots[self._heartbeat_slot] = time.time_ns()
+            now_ns = self._slots[self._heartbeat_slot] = time.time_ns()
+            self._peers.look(now_ns)
             if self._socket.poll(_POLL_MS):
                 frames = receive(self._socket)
                 self._try(frames, time.time_ns())

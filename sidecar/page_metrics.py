@@ -48,6 +48,7 @@ PAGE_COUNTERS: Final[Sources] = {
         ("output", "received"): (_API, "output_messages_received"),
         ("output", "rejected"): (_API, "output_messages_rejected"),
     },
+    catalog.DISCONNECTS: {("input",): (_CORE, "input_disconnects"), ("output",): (_API, "output_disconnects")},
     catalog.MESSAGE_BYTES: {
         ("input", "sent"): (_API, "input_bytes_sent"),
         ("input", "received"): (_CORE, "input_bytes_received"),

@@ -414,6 +414,12 @@ INPUT_UNRECEIVED: Final = _gauge(
     "input_unreceived_messages", "Messages that the API process sent and the core has not yet decoded."
 )
 MESSAGES: Final = _counter("messages", "Messages through the input and output sockets.", "role", "kind")
+DISCONNECTS: Final = _counter(
+    "socket_disconnects",
+    "Connections to the engine's own socket that ended: its process left, or the peer spoke no ZMTP or sent a frame "
+    "too large to receive.",
+    "role",
+)
 MESSAGE_BYTES: Final = _counter("message_bytes", "Bytes of those messages.", "role", "kind")
 MESSAGE_SIZE: Final = _histogram("message_size_bytes", "Sizes of those messages.", "role", coarse=True)
 OUTPUT_UNRECEIVED: Final = _gauge(

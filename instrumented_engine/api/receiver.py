@@ -21,9 +21,10 @@ from telemetry.scoreboard import Writer
 
 T = TypeVar("T")
 _SLOT: Final = API.slot_index
-_THREAD, _HEARTBEAT, _REJECTED, _TOKENS = (
+_TOKENS: Final = _SLOT["generated_tokens"]
+_THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS = (
     _SLOT[name]
-    for name in ("receiver_thread_id", "receiver_heartbeat_ns", "output_messages_rejected", "generated_tokens")
+    for name in ("receiver_thread_id", "receiver_heartbeat_ns", "output_messages_rejected", "output_disconnects")
 )
 _CORE_RECEIVED: Final = _SLOT["core_0_output_received"]
 _BYTES, _RECEIVED, _RECEIVED_NS, _SEQUENCE = (
@@ -41,7 +42,8 @@ class Receiver(ReceivingThread):
     def __init__(
         self, socket: zmq.Socket[bytes], streams: dict[int, Stream], on_ready: CoreReadyCallback, page: Writer
     ) -> None:
-        super().__init__("api-output-receiver", socket, page.slots, _THREAD, _HEARTBEAT, _REJECTED)
+        name = "api-output-receiver"
+        super().__init__(name, socket, page.slots, _THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS)
         self._streams = streams
         self._on_ready = on_ready
         self._transit = page.histogram("output_transit")

@@ -16,6 +16,7 @@ _SLOT = CORE.slot_index
 _THREAD, _DEPTH = _SLOT["input_thread_id"], _SLOT["input_queue_depth"]
 _BYTES, _DECODED = _SLOT["input_bytes_received"], _SLOT["input_messages_decoded"]
 _REJECTED, _HEARTBEAT = _SLOT["input_messages_rejected"], _SLOT["input_heartbeat_ns"]
+_DISCONNECTS = _SLOT["input_disconnects"]
 
 InputQueue = SimpleQueue[tuple[wire.InputMessage, int] | None]
 """Messages with the stamp of when they were queued; None wakes the loop for shutdown."""
@@ -25,7 +26,7 @@ class InputThread(ReceivingThread):
     """Decodes and queues."""
 
     def __init__(self, socket: zmq.Socket[bytes], queue: InputQueue, page: Writer) -> None:
-        super().__init__("core-input", socket, page.slots, _THREAD, _HEARTBEAT, _REJECTED)
+        super().__init__("core-input", socket, page.slots, _THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS)
         self._queue = queue
         self._decode_time = page.histogram("input_decode")
 

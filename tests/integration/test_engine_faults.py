@@ -46,11 +46,34 @@ def test_oversized_messages_are_counted_and_cost_nothing_else(runtime_dir: Path)
         page = engine.page("api")
         push(page.endpoints()["output"], [bytes(5000), bytes(24)])
         eventually("the reject", lambda: page["output_messages_rejected"] == 1)
-        push(page.endpoints()["output"], [bytes(50_000), bytes(24)])  # libzmq ends this peer's connection
         assert ask(engine).status_code == 200
         refused = ask(engine, prompt=[1] * 2000)
         assert refused.status_code == 413
         assert "--max-message-bytes 4096" in refused.json()["error"]["message"]
+
+
+def test_a_frame_too_large_to_receive_is_counted(runtime_dir: Path) -> None:
+    """libzmq ends such a peer's connection; nothing of it reaches the engine."""
+    with running_engine(runtime_dir, "--max-message-bytes=4096") as engine, zmq.Context() as context:
+        page = engine.page("api")
+        with context.socket(zmq.PUSH) as sender:
+            sender.connect(page.endpoints()["output"])
+            sender.linger = 0
+            sender.send_multipart([bytes(50_000), bytes(24)])
+            eventually("the end of its connection", lambda: page["output_disconnects"] == 1)
+        assert page["output_messages_rejected"] == 0
+        assert ask(engine).status_code == 200
+
+
+def test_a_stranger_that_speaks_http_to_the_output_socket_is_counted(engine: Engine) -> None:
+    page = engine.page("api")
+    before = page["output_messages_rejected"], page["output_disconnects"]
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(page.endpoints()["output"].removeprefix("ipc://"))
+        stranger.sendall(b"GET / HTTP/1.1\r\n" * 10)
+        eventually("the reject", lambda: page["output_messages_rejected"] > before[0])
+    eventually("the end of its connection", lambda: page["output_disconnects"] > before[1])
+    assert ask(engine).status_code == 200
 
 
 def test_garbage_on_a_cores_input_socket(runtime_dir: Path) -> None:

@@ -46,6 +46,11 @@ class ReceivingThread(threading.Thread, ABC):
         """Ask the thread to leave within one poll."""
         self._stopping.set()
 
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended without being asked to."""
+        return self.ident is not None and not self.is_alive() and not self._stopping.is_set()
+
     def run(self) -> None:
         """Until ``stop``."""
         self._slots[self._thread_slot] = threading.get_native_id()

@@ -87,7 +87,8 @@ class CoreClient:
     @property
     def problems(self) -> list[str]:
         """Why the core makes no progress, as of the last look; empty when it does."""
-        return self._core.problems if self._core else []
+        own = ["the thread that receives outputs has ended"] if self._receiver.failed else []
+        return own + (self._core.problems if self._core else [])
 
     def submit(self, message: wire.Submit, timeline: Timeline) -> Stream:
         """Hand a request to the input socket.

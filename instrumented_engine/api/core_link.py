@@ -8,6 +8,7 @@ from typing import Final
 
 from instrumented_engine import wire
 from instrumented_engine.api.health import CoreFacts, ProgressWatch
+from instrumented_engine.api.io_threads import gone_threads
 from telemetry.layout import API, MAX_CORES
 from telemetry.scoreboard import Liveness, PageError, Reader, Writer
 
@@ -82,6 +83,7 @@ class CoreLink:
             output_queued=page["output_messages_queued"],
             output_sent=page["output_messages_sent"],
             output_received=self._slots[self._received],
+            gone_threads=gone_threads(page),
         )
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from telemetry.stages import Phase
 
 STUCK_SECONDS: Final = 2.0
+THREAD_SECONDS: Final = 0.3
 STEP_MULTIPLE: Final = 5
 PREFILL_SECONDS_PER_TOKEN: Final = 0.5e-3
 """Allowance before the first long prefill has shown how long a token takes here."""
@@ -35,6 +36,8 @@ class CoreFacts:
     output_queued: int
     output_sent: int
     output_received: int
+    gone_threads: tuple[str, ...] = ()
+    """Kinds of its IO threads that have ended."""
 
     @property
     def busy(self) -> bool:
@@ -64,7 +67,19 @@ def _two_seconds(_: CoreFacts) -> float:
     return STUCK_SECONDS
 
 
+def _thread_rule(kind: str) -> _Rule:
+    """Needs no work to be outstanding: the next request would be lost."""
+    return _Rule(
+        lambda facts: int(kind in facts.gone_threads),
+        lambda _: kind,
+        lambda _: THREAD_SECONDS,
+        f"the core's {kind} thread has been gone for {{seconds:.1f}} s",
+    )
+
+
 _RULES: Final = (
+    _thread_rule("input"),
+    _thread_rule("output"),
     _Rule(
         lambda facts: int(facts.busy),
         lambda facts: (facts.steps, facts.phase, facts.phase_started_ns, facts.input_taken),
@@ -127,7 +142,7 @@ class ProgressWatch:
     @property
     def output_age(self) -> float:
         """Seconds for which outputs have been waiting without any being received, as of the last look."""
-        held = self._since[-1]
+        held = self._since[-1]  # of the last rule
         return self._looked_at - held[1] if held is not None and self._looked_at is not None else 0.0
 
 

@@ -128,8 +128,23 @@ def test_outputs_that_nobody_receives_push_back(runtime_dir: Path, tmp_path: Pat
         refused = eventually("a refusal", lambda: next((a for a in [probe(engine)] if a.status_code == 503), None))
         assert "--max-output-age" in refused.json()["error"]["message"]
         eventually("the count", lambda: shed(api).keys() == {"output_age"})
-        problem = eventually("health to say so", lambda: unhealthy(engine))
-        assert "received no output" in problem
+        assert "thread that receives outputs has ended" in eventually("health to say so", lambda: unhealthy(engine))
+        eventually("the other reason, too", lambda: "received no output" in (unhealthy(engine) or ""))
+
+
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_dead_io_thread_of_a_core_is_named(runtime_dir: Path, tmp_path: Path, kind: str) -> None:
+    """It takes one message to kill it. Once that client has left nothing is outstanding, and health still says so."""
+    with running_engine(runtime_dir, "--drain-timeout=0", ENGINESCOPE_FAULTS_DIR=str(tmp_path)) as engine:
+        api, core = engine.page("api"), engine.page("core")
+        thread = core[f"{kind}_thread_id"]
+        assert unhealthy(engine) is None
+        (tmp_path / f"{kind}_thread").touch()
+        probe(engine)
+        eventually("the thread's end", lambda: not Path(f"/proc/{core.header.pid}/task/{thread}").exists())
+        named = f"the core's {kind} thread has been gone"
+        eventually("health to say so", lambda: named in (unhealthy(engine) or ""))
+        eventually("the page to say so", lambda: api["health_problems"] >= 1)
 
 
 def test_the_adaptive_limit_sheds_what_is_above_its_rate(runtime_dir: Path) -> None:

@@ -16,6 +16,8 @@ import yaml
 
 from alerts.build import build
 from alerts.catalogue import BUILT, ROOT, Alert, AlertError, alerts, folders
+from alerts.inhibition import holds_back
+from enginescope.drills.needs import NEEDS
 from telemetry.catalog import METRICS, Kind
 
 FILES: Final = ("rule.yaml", "test.yaml", "runbook.md", "drill.py")
@@ -55,7 +57,7 @@ def problems(root: Path = ROOT, built: Path = BUILT) -> list[str]:
         found += _rule_problems(alert)
         found += _test_problems(alert)
         found += _runbook_problems(alert)
-        found += _drill_problems(alert)
+        found += _drill_problems(alert, {other.alert: other for other in all_alerts})
     if not built.is_file() or built.read_text() != build(all_alerts):
         found.append(f"{built} is out of date: run `python -m alerts.build`")
     return found
@@ -130,7 +132,7 @@ def _runbook_problems(alert: Alert) -> Iterator[str]:
         yield f"{alert.runbook} is not titled {alert.alert}"
 
 
-def _drill_problems(alert: Alert) -> Iterator[str]:
+def _drill_problems(alert: Alert, known: dict[str, Alert]) -> Iterator[str]:
     path = alert.folder / "drill.py"
     if not path.is_file():
         return
@@ -140,3 +142,29 @@ def _drill_problems(alert: Alert) -> Iterator[str]:
         yield f"{path} has no docstring that says what it breaks"
     if missing := {"inject", "evidence"} - functions:
         yield f"{path} lacks {' and '.join(sorted(missing))}"
+    yield from _declaration_problems(alert, path, module, known)
+
+
+def _declaration_problems(alert: Alert, path: Path, module: ast.Module, known: dict[str, Alert]) -> Iterator[str]:
+    try:
+        wanted, others = _declared(module, "NEEDS", ()), _declared(module, "MAY_ALSO_PAGE", {})
+    except ValueError:
+        yield f"{path} has NEEDS or MAY_ALSO_PAGE that are no literals"
+        return
+    for need in [wanted] if isinstance(wanted, str) else wanted:
+        if need not in NEEDS:
+            yield f"{path} needs {need!r}, not one of {', '.join(NEEDS)}"
+    for name, why in others.items():
+        if name not in known or not why:
+            yield f"{path}: MAY_ALSO_PAGE takes alerts with a reason, not {name!r}: {why!r}"
+        elif holds_back(alert, known[name]):
+            yield f"{path}: {name} may not page too, because {alert.alert} holds it back"
+
+
+def _declared(module: ast.Module, name: str, default: Any) -> Any:
+    """The literal value of a module's constant."""
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return ast.literal_eval(getattr(node, "value", None) or ast.Constant(None))
+    return default

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -91,23 +92,28 @@ def drill(
 ) -> None:
     """Break the running stack on purpose and wait for the page.
 
-    Only works on a stack that `enginescope up` started, and restores what it broke.
+    Only works on a stack that `enginescope up` started, and restores what it broke. What needs something that the stack
+    lacks, such as a GPU, is skipped by name. Exit status 1: one failed, or every one was skipped.
     """
-    from enginescope.drill import DrillError, run_drills
+    from enginescope.drill import DrillError
+    from enginescope.drills import report
+    from enginescope.drills.batch import run_drills
     from enginescope.isolation import IsolationError, enter
     from enginescope.stack import Stack, StackError
     from telemetry.scoreboard import runtime_directory
 
-    console = Console(stderr=as_json, highlight=False)
+    console, begin = Console(stderr=as_json, highlight=False), time.monotonic()
     try:
         stack = Stack.load(runtime_directory())
         enter(stack)
-        results = run_drills(names, stack, console.print)
+        results = run_drills(names, stack, lambda text: console.print(text, markup=False))
     except (StackError, DrillError, IsolationError) as error:
         raise _fail(error) from error
+    counts = report.summary(results, time.monotonic() - begin)
+    console.print(report.table(results, counts))
     if as_json:
-        typer.echo(json.dumps({"drills": [result.as_dict() for result in results]}))
-    raise typer.Exit(0 if all(result.paged for result in results) else 1)
+        typer.echo(json.dumps({"drills": [result.as_dict() for result in results], "summary": counts}))
+    raise typer.Exit(0 if counts["drilled"] and not counts["failed"] else 1)
 
 
 @app.command()

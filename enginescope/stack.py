@@ -36,6 +36,8 @@ class Stack(msgspec.Struct, frozen=True):
     """Factor on the windows and waits of the alert rules in use."""
     peer_namespace: str = ""
     """Path of the network namespace at the other end of the stack's own; empty when it shares the host's."""
+    offers: tuple[str, ...] = ()
+    """What this stack has beyond the usual, such as ``vllm``."""
 
     @classmethod
     def load(cls, runtime_dir: Path | str) -> Stack:

@@ -27,6 +27,7 @@ from alerts.sidecar_down import drill as sidecar_down
 from alerts.tcp_backlog_full import drill as tcp_backlog_full
 from alerts.watchdog import drill as watchdog
 from enginescope import drill
+from enginescope.drills import batch
 from enginescope.probe import is_ready
 from enginescope.stack import Stack, hold_file
 
@@ -135,12 +136,12 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_every_failure_has_a_drill() -> None:
-    assert drill.drill_names() == [alert.name for alert in alerts()]
+    assert batch.drill_names() == [alert.name for alert in alerts()]
 
 
 def test_an_unknown_drill_is_one_sentence(stack: Stack) -> None:
     with pytest.raises(drill.DrillError, match="there is no drill 'nonsense': choose all or one of close_wait_leak, "):
-        drill.run_drills(["nonsense"], stack, print)
+        batch.run_drills(["nonsense"], stack, print)
 
 
 def test_the_queue_overflows_and_everything_is_mended(stack: Stack) -> None:
@@ -233,6 +234,6 @@ def test_prometheus_is_stopped_and_continued(stack: Stack) -> None:
 
 def test_sigterm_mends_like_an_interrupt() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit), drill._end_on_sigterm():
+    with pytest.raises(SystemExit), batch.end_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before

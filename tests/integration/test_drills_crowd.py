@@ -26,6 +26,7 @@ from alerts.connections_near_limit import drill as connections_near_limit
 from alerts.fd_exhausted import drill as fd_exhausted
 from alerts.fd_growth import drill as fd_growth
 from enginescope import drill
+from enginescope.drills import batch, run
 from enginescope.probe import ProbeError, is_ready
 from enginescope.stack import Stack
 from tests.integration.test_drills import HOST, process, rows, state, until
@@ -251,17 +252,14 @@ def test_a_client_that_is_refused_ends_the_drill(stack: Stack) -> None:
 
 
 def test_the_pace_of_the_rules(stack: Stack) -> None:
-    assert drill.extra_seconds(fd_growth, stack) == pytest.approx(3.0)
-    assert drill.extra_seconds(fd_exhausted, stack) == 0
+    assert run.extra_seconds(fd_growth, stack) == pytest.approx(3.0)
+    assert run.extra_seconds(fd_exhausted, stack) == 0
 
 
 @pytest.mark.parametrize(("scale", "asked", "left_out"), [(1.0, [], 3), (1.0, ["fd_growth"], 2), (0.05, [], 0)])
 def test_all_leaves_out_what_is_slow_and_says_so(stack: Stack, scale: float, asked: list[str], left_out: int) -> None:
     stack = msgspec.structs.replace(stack, time_scale=scale)
-    told: list[str] = []
-    chosen = list(drill._quick(drill.drill_names(), ["all", *asked], stack, told.append))
-    slow = {"close_wait_leak", "connection_growth", "fd_growth"}
-    assert len(told) == left_out
-    assert len(chosen) == len(drill.drill_names()) - left_out
-    assert set(drill.drill_names()) - set(chosen) == {line.partition(":")[0] for line in told} <= slow
-    assert all("skipped: with these rules it takes up to" in line for line in told)
+    skipped = batch.unfit(batch.drill_names(), ["all", *asked], stack)
+    slow = {name: why for name, why in skipped.items() if why.startswith("with these rules it takes up to")}
+    assert len(slow) == left_out
+    assert set(slow) <= {"close_wait_leak", "connection_growth", "fd_growth"}

@@ -24,7 +24,8 @@ import yaml
 
 from alerts import build
 from deploy import render
-from enginescope import drill, toolchain
+from enginescope import toolchain
+from enginescope.drills import batch, run
 from enginescope.page_receiver import Page, PageReceiver, PageReceiverSettings
 from enginescope.probe import is_ready, query, samples, total
 from enginescope.stack import Stack
@@ -353,7 +354,7 @@ class FakeDrill:
 
 def test_a_drill_measures_evidence_page_and_resolution(paging: Paging) -> None:
     told: list[str] = []
-    result = drill.run_drill("engine_down", paging.stack, told.append, FakeDrill(paging))
+    result = run.run_drill("engine_down", paging.stack, told.append, FakeDrill(paging))
     assert result.reason is None
     assert result.paged
     assert result.seconds_to_evidence is not None
@@ -366,18 +367,18 @@ def test_a_drill_measures_evidence_page_and_resolution(paging: Paging) -> None:
 
 
 def test_a_drill_without_a_page_says_so_and_mends(paging: Paging, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drill, "PAGE_SECONDS", -3.0)
+    monkeypatch.setattr(run, "PAGE_SECONDS", -3.0)
     broken = FakeDrill(paging, breaks=False)
-    result = drill.run_drill("engine_down", paging.stack, lambda _: None, broken)
+    result = run.run_drill("engine_down", paging.stack, lambda _: None, broken)
     assert (result.paged, result.seconds_to_page) == (False, None)
     assert result.reason == "no EngineDown page for engine chat came within 2 s"
     assert broken.mended
 
 
 def test_a_drill_waits_for_a_quiet_start(paging: Paging, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drill, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(run, "QUIET_SECONDS", 0.5)
     paging.chat.numbers["enginescope_engine_up"] = 0
-    result = drill.run_drill("engine_down", paging.stack, lambda _: None, FakeDrill(paging))
+    result = run.run_drill("engine_down", paging.stack, lambda _: None, FakeDrill(paging))
     assert result.reason == "EngineDown was firing or its cause was there already, 0 s long"
     assert not result.paged
 
@@ -386,15 +387,15 @@ def test_an_interrupt_mends_and_goes_on(paging: Paging, monkeypatch: pytest.Monk
     def interrupt(*_: object) -> Page:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(drill._Run, "wait_for_page", interrupt)
+    monkeypatch.setattr(run.Run, "_wait_for_page", interrupt)
     broken = FakeDrill(paging)
     with pytest.raises(KeyboardInterrupt):
-        drill.run_drill("engine_down", paging.stack, lambda _: None, broken)
+        run.run_drill("engine_down", paging.stack, lambda _: None, broken)
     assert broken.mended
 
 
 def test_the_watchdog_drill_stops_prometheus_and_the_receiver_pages(paging: Paging) -> None:
-    (result,) = drill.run_drills(["watchdog"], paging.stack, lambda _: None)
+    (result,) = batch.run_drills(["watchdog"], paging.stack, lambda _: None)
     assert result.reason is None
     assert result.paged
     assert is_ready(paging.stack.ports["prometheus"], "/-/ready")

@@ -115,6 +115,16 @@ def test_a_missing_file_is_a_problem(copy: Path, name: str) -> None:
         ("runbook.md", "# EngineDown\n", "# EngineGone\n", "is not titled EngineDown"),
         ("drill.py", "def evidence", "def proof", "lacks evidence"),
         ("drill.py", '"""Kills', '# """Kills', "has no docstring"),
+        ("drill.py", "\n\n\n@", '\nNEEDS = "luck"\n\n@', "needs 'luck', not one of gpu, "),
+        ("drill.py", "\n\n\n@", "\nNEEDS = signal\n\n@", "no literals"),
+        (
+            "drill.py",
+            "\n\n\n@",
+            '\nMAY_ALSO_PAGE = {"Nothing": "why"}\n\n@',
+            "with a reason, not 'Nothing'",
+        ),
+        ("drill.py", "\n\n\n@", '\nMAY_ALSO_PAGE = {"SidecarDown": ""}\n\n@', "takes alerts with a reason"),
+        ("drill.py", "\n\n\n@", '\nMAY_ALSO_PAGE = {"FDGrowth": "why"}\n\n@', "because EngineDown holds it back"),
     ],
 )
 def test_a_broken_folder_is_a_problem(copy: Path, name: str, old: str, new: str, sentence: str) -> None:

@@ -32,12 +32,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import generate_latest
-
 from sidecar.clock import Clock
+from sidecar.exposition import Exposition
 from sidecar.kernel import procfs
-from sidecar.metrics import SnapshotCollector
 from sidecar.sampler import TICK_SECONDS, TICKS_PER_SNAPSHOT, Sampler
 from sidecar.target import parse_engine
 
@@ -174,15 +171,14 @@ def accelerated(pid: int, runtime_dir: Path, samples: int) -> None:
     now = [time.monotonic()]
     clock = Clock(monotonic=lambda: now[0], thread_cpu=lambda: 0.0)
     sampler = Sampler(parse_engine(f"demo=pid:{pid}"), runtime_dir, clock=clock)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(lambda: sampler.latest, "benchmark"))
+    exposition = Exposition(lambda: sampler.latest, "benchmark")
     private = []
     for number in range(samples):
         sampler.tick()
         now[0] += TICK_SECONDS
         if number % TICKS_PER_SNAPSHOT == 0:
             sampler.snapshot()
-            generate_latest(registry)  # type: ignore[no-untyped-call]
+            exposition.answer(_ACCEPT)
         if number in (samples // 10, samples - 1):
             gc.collect()
             private.append(private_bytes() / 1e6)

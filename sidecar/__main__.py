@@ -11,18 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-
 from sidecar.collectors import log
 from sidecar.config import SidecarSettings
+from sidecar.exposition import Exposition
 from sidecar.http import ListenError, MetricsServer
-from sidecar.metrics import SnapshotCollector
 from sidecar.sampler import Sampler
 from sidecar.target import parse_engine
 from telemetry.scoreboard import runtime_directory
 from telemetry.settings import parse_or_exit
 
 _FRESH_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.5
+"""How long the end of the server may take."""
 
 
 def main() -> None:
@@ -56,15 +56,14 @@ def start_server(settings: SidecarSettings, sampler: Sampler) -> MetricsServer:
     Raises:
         ListenError: the address is taken or not ours.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(lambda: sampler.latest, _version()))
+    exposition = Exposition(lambda: sampler.latest, _version())
 
     def ready() -> bool:
         latest = sampler.latest
         return latest is not None and time.monotonic() - latest.monotonic < _FRESH_SECONDS
 
-    server = MetricsServer(*settings.address(), registry, ready)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+    server = MetricsServer(*settings.address(), exposition.answer, ready)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": _POLL_SECONDS}, daemon=True).start()
     return server
 
 

@@ -1,12 +1,12 @@
 """``/metrics``, ``/healthz`` and ``/readyz``: served from the last snapshot, by a bounded number of threads.
 
-A scrape never starts a collection, a slow or silent client costs one thread for a bounded time, and the oldest
-connection goes when all are taken, so that stuck clients cannot keep Prometheus out.
+A scrape never starts a collection, and is not compressed, which would take longer than to write it. A slow or silent
+client costs one thread for a bounded time, and the oldest connection goes when all are taken, so that stuck clients
+cannot keep Prometheus out.
 """
 
 from __future__ import annotations
 
-import gzip
 import socket
 import socketserver
 import threading
@@ -16,13 +16,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
-
 MAX_CONNECTIONS: Final = 8
 _CLIENT_SECONDS: Final = 5.0
-_GZIP_LEVEL: Final = 1
 _PAUSE_SECONDS: Final = 0.1
+Answer = Callable[[str], tuple[bytes, str]]
 
 
 class ListenError(Exception):
@@ -35,15 +32,22 @@ class MetricsServer(socketserver.TCPServer):
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+    def __init__(self, host: str, port: int, answer: Answer, ready: Callable[[], bool]) -> None:
         """Listen.
+
+        Args:
+            host: an address of this machine.
+            port: 0 for any free one.
+            answer: value of the ``Accept`` header -> body and content type of the metrics.
+            ready: whether the samples are fresh.
 
         Raises:
             ListenError: the address is taken or not ours.
         """
-        self.registry = registry
+        self.answer = answer
         self.ready = ready
-        self._connections: dict[socket.socket, None] = {}
+        self._connections: dict[socket.socket, float] = {}
+        """Connection -> when its time is up; the oldest first."""
         self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -70,7 +74,7 @@ class MetricsServer(socketserver.TCPServer):
         with self._lock:
             while len(self._connections) >= MAX_CONNECTIONS:
                 self._drop(next(iter(self._connections)))
-            self._connections[request] = None
+            self._connections[request] = time.monotonic() + _CLIENT_SECONDS
         threading.Thread(target=self._answer, args=(request, client_address), daemon=True).start()
 
     def _drop(self, connection: socket.socket) -> None:
@@ -81,22 +85,20 @@ class MetricsServer(socketserver.TCPServer):
             return
 
     def _answer(self, request: socket.socket, client_address: Any) -> None:
-        deadline = threading.Timer(_CLIENT_SECONDS, self._expire, (request,))
-        deadline.daemon = True
-        deadline.start()
         try:
             self.finish_request(request, client_address)
         except (OSError, ValueError):  # the client went away, or sent what no HTTP parser takes
             return
         finally:
-            deadline.cancel()
             with self._lock:
                 self._connections.pop(request, None)
             self.shutdown_request(request)
 
-    def _expire(self, request: socket.socket) -> None:
+    def service_actions(self) -> None:
+        """Drop the connections whose time is up; called after every turn of the loop."""
+        now = time.monotonic()
         with self._lock:
-            if request in self._connections:
+            for request in [one for one, end in self._connections.items() if now >= end]:
                 self._drop(request)
 
 
@@ -110,8 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer one request; the connection closes after it."""
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-            self._reply(HTTPStatus.OK, encode(self.server.registry), content_type)
+            self._reply(HTTPStatus.OK, *self.server.answer(self.headers.get("Accept", "")))
         elif path == "/healthz":
             self._reply(HTTPStatus.OK, b"ok\n")
         elif path == "/readyz":
@@ -129,9 +130,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _reply(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
-        if "gzip" in self.headers.get("Accept-Encoding", ""):
-            body = gzip.compress(body, _GZIP_LEVEL)
-            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

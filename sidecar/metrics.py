@@ -1,12 +1,13 @@
-"""Snapshots as Prometheus metric families, named by ``telemetry.catalog`` only.
+"""What a snapshot says as values of metrics, named by ``telemetry.catalog`` only, and as Prometheus families.
 
-What a snapshot does not have yields no sample. Families are built anew for each scrape from the last snapshot, so a
-label value that is gone leaves no stale series, and a scrape never collects anything.
+What a snapshot does not have yields no sample. Everything is made anew for each snapshot, so a label value that is
+gone leaves no stale series.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -19,7 +20,6 @@ from prometheus_client.core import (
 from prometheus_client.core import (
     Metric as Family,
 )
-from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as PrometheusExemplar
 
 from sidecar.connection_metrics import connection_values
@@ -45,17 +45,21 @@ def families(snapshot: Snapshot, version: str) -> Iterator[Family]:
     info = InfoMetricFamily(catalog.BUILD_INFO.name.removesuffix("_info"), catalog.BUILD_INFO.help)
     info.add_metric((), {"version": version})
     yield info
-    for metric, values in (
-        *_sidecar(snapshot),
-        *_processes(snapshot),
-        *_sockets(snapshot),
-        *connection_values(snapshot),
-        *page_values(snapshot),
-        *detail_values(snapshot),
-        *fault_values(snapshot),
-    ):
+    for metric, values in plain_values(snapshot):
         yield from _family(metric, values)
-    yield from _histograms(snapshot)
+    for metric, samples in histogram_values(snapshot):
+        yield _histogram(metric, samples)
+
+
+def plain_values(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    """Counters and gauges, one item for each metric, with no values where it has none."""
+    yield from _sidecar(snapshot)
+    yield from _processes(snapshot)
+    yield from _sockets(snapshot)
+    yield from connection_values(snapshot)
+    yield from page_values(snapshot)
+    yield from detail_values(snapshot)
+    yield from fault_values(snapshot)
 
 
 def _family(metric: Metric, values: Values) -> Iterator[Family]:
@@ -144,37 +148,54 @@ def _sockets(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.NETNS_ABORTS, _by_label(aborts)
 
 
-def _histograms(snapshot: Snapshot) -> Iterator[Family]:
+def histogram_values(snapshot: Snapshot) -> Iterator[tuple[Metric, list[tuple[Labels, HistogramSample]]]]:
+    """Histograms with the buckets that are exported, one item for each metric that has samples."""
     told = main_ports({sample.port: sample.role for sample in snapshot.listeners})
-    fills = [((str(sample.port), sample.role), sample.fills) for sample in snapshot.listeners if sample.port in told]
-    yield from _histogram(catalog.ACCEPT_QUEUE_FILL, fills)
+    fills: list[tuple[Labels, HistogramSample]] = [
+        ((str(sample.port), sample.role), sample.fills) for sample in snapshot.listeners if sample.port in told
+    ]
+    if fills:
+        yield catalog.ACCEPT_QUEUE_FILL, fills
     for metric, sources in PAGE_HISTOGRAMS.items():
         found = [
             (labels, snapshot.page_histograms[role][name])
             for labels, (role, name) in sources.items()
             if name in snapshot.page_histograms.get(role, ())
         ]
-        yield from _histogram(metric, found)
+        if found:
+            yield metric, [(labels, _coarse(sample)) for labels, sample in found] if metric.coarse else found
 
 
-def _histogram(metric: Metric, samples: Sequence[tuple[Labels, HistogramSample]]) -> Iterator[Family]:
-    if samples:
-        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for labels, sample in samples:
-            family.add_metric(labels, _buckets(_coarse(sample) if metric.coarse else sample), sample.total)
-        yield family
+def _histogram(metric: Metric, samples: Iterable[tuple[Labels, HistogramSample]]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, sample in samples:
+        family.add_metric(labels, _buckets(sample), sample.total)
+    return family
 
 
 def _coarse(sample: HistogramSample) -> HistogramSample:
     """The same with fewer buckets; exemplars go, for they name a bucket."""
-    cumulative = dict(zip(sample.bounds, accumulate(sample.counts), strict=False))
-    bounds = tuple(bound for bound in sample.bounds if round(bound, 9) in _COARSE)
-    below = [0, *(cumulative[bound] for bound in bounds), sum(sample.counts)]
+    bounds, places = _coarse_buckets(sample.bounds)
+    cumulative = (0, *accumulate(sample.counts))
+    below = [cumulative[place] for place in places]
     return HistogramSample(bounds, tuple(high - low for low, high in pairwise(below)), sample.total)
 
 
+@lru_cache(maxsize=16)
+def _coarse_buckets(bounds: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The bounds that are exported, and how many of the buckets lie below each of 0, those bounds and infinity."""
+    kept = [place for place, bound in enumerate(bounds) if round(bound, 9) in _COARSE]
+    return tuple(bounds[place] for place in kept), (0, *(place + 1 for place in kept), len(bounds) + 1)
+
+
+@lru_cache(maxsize=16)
+def bucket_names(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """The ``le`` label of every bucket; rounded, because nanoseconds as seconds have odd last digits."""
+    return (*(str(round(bound, 9)) for bound in bounds), "+Inf")
+
+
 def _buckets(sample: HistogramSample) -> list[tuple[str, float] | tuple[str, float, PrometheusExemplar]]:
-    bounds = [*(str(round(bound, 9)) for bound in sample.bounds), "+Inf"]
+    bounds = bucket_names(sample.bounds)
     buckets: list[tuple[str, float] | tuple[str, float, PrometheusExemplar]] = []
     for index, (bound, count) in enumerate(zip(bounds, accumulate(sample.counts), strict=True)):
         found = sample.exemplars.get(index)
@@ -184,16 +205,3 @@ def _buckets(sample: HistogramSample) -> list[tuple[str, float] | tuple[str, flo
             exemplar = PrometheusExemplar({"trace_id": found.trace_id}, found.value, found.timestamp)
             buckets.append((bound, count, exemplar))
     return buckets
-
-
-class SnapshotCollector(Collector):
-    """Feeds prometheus_client from the last snapshot; nothing before the first."""
-
-    def __init__(self, latest: Callable[[], Snapshot | None], version: str) -> None:
-        self._latest = latest
-        self._version = version
-
-    def collect(self) -> Iterator[Family]:
-        """The families of the last snapshot."""
-        snapshot = self._latest()
-        return iter(()) if snapshot is None else families(snapshot, self._version)

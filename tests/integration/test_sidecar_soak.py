@@ -16,12 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import generate_latest
 
 from sidecar.clock import Clock
+from sidecar.exposition import OPENMETRICS, Exposition
 from sidecar.kernel import procfs
-from sidecar.metrics import SnapshotCollector
 from sidecar.sampler import TICK_SECONDS, TICKS_PER_SNAPSHOT, Sampler
 from sidecar.target import parse_engine
 from tests.integration.network import samples_of
@@ -85,8 +83,7 @@ def test_memory_and_descriptors_stay_flat_and_counters_never_go_back(
     now = [1000.0]
     clock = Clock(lambda: now[0], lambda: int(now[0] * 1e9), lambda: 0.0)
     sampler = Sampler(parse_engine(f"demo=port:{port}"), tmp_path, clock=clock)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(lambda: sampler.latest, "soak"))
+    exposition = Exposition(lambda: sampler.latest, "soak")
     counters: dict[str, float] = {}
     marks: list[tuple[int, int, int]] = []  # blocks that Python holds, resident bytes, descriptors
     snapshots = 0
@@ -100,7 +97,7 @@ def test_memory_and_descriptors_stay_flat_and_counters_never_go_back(
             snapshots += 1
             assert [name for name, run in snapshot.collectors.items() if not run.success] == []
             if snapshots % 5 == 0:
-                assert generate_latest(registry).endswith(b"# EOF\n")  # type: ignore[no-untyped-call]
+                assert exposition.answer(OPENMETRICS)[0].endswith(b"# EOF\n")
                 seen = samples_of(snapshot)
                 totals = {name: value for name, value in seen.items() if is_counter(name)}
                 back = {

@@ -23,15 +23,14 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
 from alerts.catalogue import BUILT
 from enginescope import toolchain
+from sidecar.exposition import Exposition
 from sidecar.http import MetricsServer
 from sidecar.kernel import procfs
 from sidecar.kernel.netlink import split_messages
 from sidecar.kernel.unix_diag import BODY_BYTES, UnixSockets
-from sidecar.metrics import SnapshotCollector
 from sidecar.process_table import ProcessTable
 from sidecar.snapshot import Snapshot
 from tests.unit.case_world import CASES, Case, World, load, matching, names, variants
@@ -204,9 +203,7 @@ def test_case_scrapes_that_give_up_pile_up_nowhere() -> None:
         collections += 1
         return hung
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(latest, "case"))
-    server = MetricsServer("127.0.0.1", 0, registry, lambda: False)
+    server = MetricsServer("127.0.0.1", 0, Exposition(latest, "case").answer, lambda: False)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     before = len(list(Path("/proc/self/fd").iterdir()))
     gone_silent = []

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import socket
 import threading
 import time
@@ -12,9 +11,14 @@ from http.client import HTTPResponse
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Gauge
 
+from sidecar import http
+from sidecar.exposition import Exposition
 from sidecar.http import MAX_CONNECTIONS, ListenError, MetricsServer
+from sidecar.snapshot import Snapshot
+
+LATEST = Snapshot(0, 0.0, "demo", True)
+EXPOSITION = Exposition(lambda: LATEST, "1")
 
 
 class Ready:
@@ -32,9 +36,7 @@ def ready() -> Ready:
 
 @pytest.fixture(scope="module")
 def server(ready: Ready) -> Iterator[MetricsServer]:
-    registry = CollectorRegistry()
-    Gauge("answer", "Help.", registry=registry).set(42)
-    server = MetricsServer("127.0.0.1", 0, registry, ready)
+    server = MetricsServer("127.0.0.1", 0, EXPOSITION.answer, ready)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -52,15 +54,12 @@ def get(server: MetricsServer, path: str, **headers: str) -> HTTPResponse:
 def test_metrics_in_both_formats(server: MetricsServer) -> None:
     with get(server, "/metrics?x=1") as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=")
-        assert b"answer 42.0\n" in response.read()
+        assert b"enginescope_engine_up 1.0\n" in response.read()
     with get(server, "/metrics", Accept="application/openmetrics-text; version=1.0.0") as response:
         assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-        assert response.read().endswith(b"# EOF\n")
-
-
-def test_gzip_when_asked(server: MetricsServer) -> None:
-    with get(server, "/metrics", **{"Accept-Encoding": "gzip"}) as response:
-        assert b"answer 42.0" in gzip.decompress(response.read())
+        body = response.read()
+        assert b"enginescope_engine_up 1.0\n" in body
+        assert body.endswith(b"# EOF\n")
 
 
 def test_health_and_readiness(server: MetricsServer, ready: Ready) -> None:
@@ -78,7 +77,7 @@ def test_health_and_readiness(server: MetricsServer, ready: Ready) -> None:
 
 def test_a_busy_port_is_one_sentence(server: MetricsServer) -> None:
     with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{server.port}: Address already in use"):
-        MetricsServer("127.0.0.1", server.port, CollectorRegistry(), lambda: True)
+        MetricsServer("127.0.0.1", server.port, EXPOSITION.answer, lambda: True)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -105,3 +104,9 @@ def test_silent_clients_do_not_keep_prometheus_out(server: MetricsServer) -> Non
     assert threading.active_count() < 3 * MAX_CONNECTIONS + 10
     for client in silent:
         client.close()
+
+
+def test_a_silent_client_is_dropped_when_its_time_is_up(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_CLIENT_SECONDS", 0.05)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as silent:
+        assert silent.recv(1) == b""

@@ -43,6 +43,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python -m alerts.build --check
 	$(BIN)/python -m telemetry.reference --check
+	$(BIN)/python -m instrumented_engine.api.reference --check
 
 drill: install
 	$(BIN)/enginescope drill all --json $(ARGS)

@@ -39,6 +39,19 @@ INTERNAL: Final = ErrorClass("internal", 500, "internal_error", logging.ERROR, "
 TABLE: Final = (PROTOCOL, NOT_FOUND, TOO_LARGE, OVERLOAD, TIMEOUT, INTERNAL)
 
 
+SHED_MEANINGS: Final = {
+    "no_core": "no core process is ready: it starts, or it died and is being restarted",
+    "input_full": "the input socket takes no more messages (`--high-water-mark`)",
+    "waiting": "as many requests wait for a place in the batch as may (`--max-waiting-requests`)",
+    "output_depth": "the API process is too many output messages behind (`--max-output-depth`)",
+    "output_age": "its oldest unreceived output is too old (`--max-output-age`)",
+    "rate": "the adaptive limit is reached (`--adaptive-limit`)",
+    "draining": "the engine is shutting down; the connection is closed",
+    "reloading": "the model is being loaded again",
+}
+"""``telemetry.layout.SHED_REASONS`` in words."""
+
+
 def class_of(status: int) -> ErrorClass:
     """The class that a status outside the table is counted as."""
     exact = next((error_class for error_class in TABLE if error_class.status == status), None)

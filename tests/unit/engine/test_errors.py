@@ -1,12 +1,38 @@
+from pathlib import Path
+
 import pytest
 
-from instrumented_engine.api.errors import INTERNAL, NOT_FOUND, PROTOCOL, TABLE, ApiError, OverloadError, class_of
-from telemetry.layout import API, ERROR_CLASSES
+from instrumented_engine.api import reference
+from instrumented_engine.api.errors import (
+    INTERNAL,
+    NOT_FOUND,
+    PROTOCOL,
+    SHED_MEANINGS,
+    TABLE,
+    ApiError,
+    OverloadError,
+    class_of,
+)
+from telemetry.layout import API, ERROR_CLASSES, SHED_REASONS
 
 
 def test_the_table_and_the_slots_are_the_same() -> None:
     assert tuple(error_class.name for error_class in TABLE) == ERROR_CLASSES
     assert {f"errors_{error_class.name}" for error_class in TABLE} <= set(API.slots)
+
+
+def test_the_page_is_current_and_its_check_fails_when_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reference.main(["--check"]) == 0
+    monkeypatch.setattr(reference, "PAGE", tmp_path / "docs" / "errors.md")
+    assert reference.main(["--check"]) == 1
+    assert "python -m instrumented_engine.api.reference" in capsys.readouterr().err
+    assert (reference.main([]), reference.main(["--check"]), reference.main(["--chekc"])) == (0, 0, 2)
+
+
+def test_every_reason_to_refuse_has_a_meaning() -> None:
+    assert tuple(SHED_MEANINGS) == SHED_REASONS
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 import threading
@@ -11,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from alerts.inside import process_pid
 from enginescope.drill import DrillError
 from enginescope.stack import Stack
 from telemetry.layout import API
-from telemetry.scoreboard import PageError, Reader, pages
 
 _OTHER_FILES: Final = 64
 _STEP_SECONDS: Final = 0.1
@@ -26,16 +25,7 @@ def api_pid(stack: Stack) -> int:
     Raises:
         DrillError: there is none.
     """
-    for path in pages(Path(stack.runtime_dir)):
-        try:
-            reader = Reader(path)
-        except PageError:
-            continue
-        pid = reader.owner() if reader.header.role == API.role else None
-        reader.close()
-        if pid and os.getpgid(pid) == stack.pids["engine"]:
-            return pid
-    raise DrillError(f"no API process of the stack's engine has a page in {stack.runtime_dir}")
+    return process_pid(stack, API.role)
 
 
 def open_files(pid: int) -> int:

@@ -58,6 +58,9 @@ def up(
     time_scale: Annotated[
         float, typer.Option(min=0.01, max=1, help="Factor on the alert rules' windows and waits, for quick drills.")
     ] = 1.0,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Let drills trigger faults inside the engine: a thread that dies, a stall.")
+    ] = False,
     engine_flag: Annotated[
         list[str] | None, typer.Option(help="A flag for the engine, such as --engine-flag=--backlog=128.")
     ] = None,
@@ -78,7 +81,8 @@ def up(
     ports = Ports(engine_port, sidecar_port, prometheus_port, alertmanager_port, page_receiver_port, otlp_port)
     try:
         peer = isolate() if network_namespace else ""
-        options = Options(model, name, ports, seconds, rate, as_json, tuple(engine_flag or ()), time_scale, peer)
+        flags = tuple(engine_flag or ())
+        options = Options(model, name, ports, seconds, rate, as_json, flags, time_scale, peer, faults)
         status = Session(options).run()
     except (UpError, PageError, IsolationError) as error:
         raise _fail(error) from error

@@ -16,6 +16,7 @@ from alerts.build import DASHBOARD_BASE, RUNBOOK_BASE, build
 from deploy import render
 from enginescope import toolchain
 from enginescope.probe import is_ready
+from enginescope.stack import FAULTS
 from enginescope.supervisor import Service
 from telemetry.layout import EXPORTER
 from telemetry.scoreboard import Liveness, PageError, Reader, pages
@@ -70,6 +71,8 @@ class Plan:
     """Factor on the windows and waits of the alert rules; below 1 for drills."""
     isolated: bool = False
     """Whether all of it runs in a network namespace of its own, whose peer is to reach the engine."""
+    faults: bool = False
+    """Whether files in the runtime directory may trigger faults in the engine."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def _engine(plan: Plan) -> Iterator[Part]:
         f"{plan.model} behind an OpenAI-compatible API: http://{HOST}:{port}/v1",
         lambda: is_ready(port, "/health"),
         _python("instrumented_engine", "--model", plan.model, "--port", str(port), *flags, *plan.engine_flags),
-        spans_to,
+        spans_to | ({"ENGINESCOPE_FAULTS_DIR": str(plan.runtime_dir / FAULTS)} if plan.faults else {}),
     )
     yield Part(
         "span_exporter",

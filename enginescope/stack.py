@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 
 MARKER: Final = "stack.json"
+FAULTS: Final = "faults"
+"""What ``up --faults`` offers, and the directory for it: the engine's own hooks for faults on purpose."""
 
 
 class StackError(Exception):
@@ -37,7 +39,12 @@ class Stack(msgspec.Struct, frozen=True):
     peer_namespace: str = ""
     """Path of the network namespace at the other end of the stack's own; empty when it shares the host's."""
     offers: tuple[str, ...] = ()
-    """What this stack has beyond the usual, such as ``vllm``."""
+    """What this stack has beyond the usual, such as ``vllm`` or ``faults``."""
+
+    @property
+    def faults_dir(self) -> Path:
+        """Where a file triggers the fault of its name in the engine, when the stack offers ``faults``."""
+        return Path(self.runtime_dir) / FAULTS
 
     @classmethod
     def load(cls, runtime_dir: Path | str) -> Stack:

@@ -25,7 +25,7 @@ from enginescope.isolation import prefix
 from enginescope.pages import Page, format_page
 from enginescope.probe import ProbeError, get, post, query, samples, total
 from enginescope.services import HOST, Part, Plan, Ports, own_sink, parts, service
-from enginescope.stack import MARKER, Stack, StackError, hold_file
+from enginescope.stack import FAULTS, MARKER, Stack, StackError, hold_file
 from enginescope.supervisor import Service, Supervisor
 from telemetry.scoreboard import runtime_directory
 from telemetry.stages import STAGES
@@ -56,6 +56,8 @@ class Options:
     """Factor on the windows and waits of the alert rules."""
     peer_namespace: str = ""
     """Where the other end of this process's own network namespace is; empty when it shares the host's."""
+    faults: bool = False
+    """Whether drills may trigger faults inside the engine."""
 
 
 @dataclass
@@ -108,6 +110,7 @@ class Session:
             paging=not self._missing_tools(),
             time_scale=options.time_scale,
             isolated=bool(options.peer_namespace),
+            faults=options.faults,
         )
         self._parts = list(parts(self._plan))
         self._supervisor = Supervisor(self._say, lambda name: hold_file(self._runtime_dir, name).exists())
@@ -162,6 +165,7 @@ class Session:
         return needed
 
     def _start(self) -> None:
+        self._prepare_faults()
         for part in self._parts:
             hold_file(self._runtime_dir, part.name).unlink(missing_ok=True)
             if part.command:
@@ -177,6 +181,13 @@ class Session:
             if time.monotonic() > deadline:
                 late = ", ".join(name for name, ready in self._ready.items() if not ready)
                 raise UpError(f"not ready after {_READY_SECONDS} s: {late}; logs are in {self._keep_logs()}")
+
+    def _prepare_faults(self) -> None:
+        """An empty directory for faults on purpose, or none."""
+        directory = self._runtime_dir / FAULTS
+        shutil.rmtree(directory, ignore_errors=True)
+        if self._plan.faults:
+            directory.mkdir(mode=0o700)
 
     def _check_refused(self) -> None:
         """A process that ends with status 2 refused its input; its last line says why."""
@@ -248,6 +259,7 @@ class Session:
             runtime_dir=str(self._runtime_dir),
             time_scale=self._plan.time_scale,
             peer_namespace=self._options.peer_namespace,
+            offers=(FAULTS,) if self._plan.faults else (),
         )
 
     def _show_pages(self) -> None:
@@ -343,7 +355,8 @@ class Session:
     def _clean_up(self) -> None:
         (self._runtime_dir / MARKER).unlink(missing_ok=True)
         self._supervisor.stop()
-        shutil.rmtree(self._work_dir, ignore_errors=True)
+        for directory in (self._work_dir, self._runtime_dir / FAULTS):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _command() -> str:

@@ -3,7 +3,8 @@
 Everything here is inert unless the process was started with ``ENGINESCOPE_FAULTS_DIR``: without that variable ``ARMED``
 is False, no file is looked for, and nothing a client or an operator can do later turns the hooks on. With it, a file in
 that directory triggers the fault of its name, once: the process that meets it removes it first. Its text is the number
-of seconds where one is needed (default 5).
+of seconds where one is needed (default 5). While such a fault lasts, a file ``NAME.now`` lies there; taking that away
+ends it.
 
 ================  =======  ============================================================
 file              process  what happens
@@ -26,6 +27,7 @@ from typing import Final
 _DIRECTORY: Final = os.environ.get("ENGINESCOPE_FAULTS_DIR", "")
 ARMED: Final = bool(_DIRECTORY)
 _DEFAULT_SECONDS: Final = 5.0
+_SLICE_SECONDS: Final = 0.05
 
 
 class InjectedFaultError(RuntimeError):
@@ -45,7 +47,15 @@ def _triggered(name: str) -> str | None:
 def stall(name: str) -> None:
     """Sleep when the fault is triggered, holding up whatever this thread does; nothing when not armed."""
     if ARMED and (text := _triggered(name)) is not None:
-        time.sleep(float(text.strip() or _DEFAULT_SECONDS))
+        _sleep(Path(_DIRECTORY, f"{name}.now"), float(text.strip() or _DEFAULT_SECONDS))
+
+
+def _sleep(marker: Path, seconds: float) -> None:
+    marker.touch()
+    deadline = time.monotonic() + seconds
+    while marker.exists() and time.monotonic() < deadline:
+        time.sleep(_SLICE_SECONDS)
+    marker.unlink(missing_ok=True)
 
 
 def die(name: str) -> None:

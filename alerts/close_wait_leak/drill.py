@@ -15,6 +15,7 @@ from enginescope.drill import DrillError, wait_healthy
 from enginescope.probe import samples, total
 from enginescope.stack import Stack
 
+MAY_ALSO_PAGE: Final = {"ProcessFrozen": "the API process is stopped for longer than three seconds"}
 MINUTES: Final = 7
 """One until the sockets are old, five during which the rule is kept firing."""
 _CLIENTS: Final = 64

@@ -16,6 +16,7 @@ from enginescope.drill import DrillError, wait_healthy
 from enginescope.probe import samples, total
 from enginescope.stack import Stack
 
+MAY_ALSO_PAGE: Final = {"ProcessFrozen": "the API process is stopped for longer than three seconds"}
 _MARGIN: Final = 64
 """Connections beyond the limit. The kernel drops them, and drops them again at each retry."""
 

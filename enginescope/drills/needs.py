@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from enginescope.stack import Stack
+from enginescope.stack import FAULTS, Stack
 
 VLLM: Final = "vllm"
 
@@ -19,6 +19,10 @@ def _has_gpu(_: Stack) -> bool:
 
 def _runs_vllm(stack: Stack) -> bool:
     return VLLM in stack.offers
+
+
+def _has_hooks(stack: Stack) -> bool:
+    return FAULTS in stack.offers
 
 
 def _has_namespace(stack: Stack) -> bool:
@@ -36,6 +40,7 @@ def _program(name: str) -> Callable[[Stack], bool]:
 NEEDS: Final[dict[str, tuple[str, Callable[[Stack], bool]]]] = {
     "gpu": ("a GPU", _has_gpu),
     VLLM: ("vLLM", _runs_vllm),
+    FAULTS: ("a stack started with --faults", _has_hooks),
     "namespace": ("a stack started with --network-namespace", _has_namespace),
     "root": ("root", _is_root),
     "tc": ("the program tc", _program("tc")),

@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import eventually
+
 CODE = """
 from instrumented_engine import faults
 import time
@@ -39,3 +41,14 @@ def test_a_file_triggers_its_fault_once(tmp_path: Path) -> None:
     (tmp_path / "stall_core").write_text("0.2")
     assert run(ENGINESCOPE_FAULTS_DIR=str(tmp_path)) == "dead True True"
     assert run(ENGINESCOPE_FAULTS_DIR=str(tmp_path)) == "alive False True"
+
+
+def test_a_stall_ends_early_when_its_file_is_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "stall_core").write_text("600")
+    env = os.environ | {"ENGINESCOPE_FAULTS_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", CODE], env=env, stdout=subprocess.PIPE, text=True) as stalled:
+        eventually("the stall", (tmp_path / "stall_core.now").exists)
+        assert stalled.poll() is None
+        (tmp_path / "stall_core.now").unlink()
+        output, _ = stalled.communicate(timeout=30)
+    assert output.startswith("alive")

@@ -1,0 +1,27 @@
+"""Lets the core's output thread end with an exception at its next message (a fault hook of the engine)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from alerts.inside import busy, judged, replace_core, triggered
+from enginescope.stack import Stack
+
+NEEDS: Final = "faults"
+
+
+@contextmanager
+def inject(stack: Stack) -> Iterator[int]:
+    """Trigger it under running streams; on exit replace the core, whose thread does not come back."""
+    with busy(stack), triggered(stack, "output_thread") as stamp:
+        try:
+            yield stamp
+        finally:
+            replace_core(stack)
+
+
+def evidence(stack: Stack) -> bool:
+    """The judge says so, of the core."""
+    return judged(stack, "output_thread_stuck")

@@ -42,6 +42,7 @@ check: install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m alerts.build --check
+	$(BIN)/python -m dashboards.build --check
 	$(BIN)/python -m telemetry.reference --check
 	$(BIN)/python -m instrumented_engine.api.reference --check
 

@@ -13,7 +13,6 @@ MAY_IMPORT = {
     "instrumented_engine": {"telemetry"},
     "sidecar": {"telemetry"},
     "deploy": set[str](),
-    "dashboards": {"telemetry", "alerts"},
 }
 NOT_IN_SIDECAR = {"fastapi", "pydantic", "rich", "typer", "torch", "zmq", "opentelemetry"}
 

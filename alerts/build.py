@@ -1,7 +1,7 @@
 """Builds the Prometheus rule file from the failure folders.
 
-    python -m alerts.build                 # write alerts/built/enginescope.rules.yaml
-    python -m alerts.build --check         # exit status 1 when it is out of date
+    python -m alerts.build                 # write alerts/built/enginescope.rules.yaml, fill in deploy/alertmanager.yaml
+    python -m alerts.build --check         # exit status 1 when one of them is out of date
     python -m alerts.build --output FILE --time-scale 0.1     # for drills: ten times faster rules
 
 Each folder becomes one group. ``runbook_url`` and ``dashboard_url`` are written out here, because ``$labels`` has no
@@ -20,6 +20,7 @@ from typing import Any, Final
 import yaml
 
 from alerts.catalogue import BUILT, ROOT, Alert, AlertError, alerts
+from alerts.inhibition import ALERTMANAGER, fill_in
 from dashboards.places import place
 
 RUNBOOK_BASE: Final = "https://github.com/enginescope/enginescope/blob/main/alerts"
@@ -128,16 +129,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     options = _arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        text = build(alerts(options.folders), options.time_scale, options.runbook_base, options.dashboard_base)
+        found = alerts(options.folders)
+        texts = {options.output: build(found, options.time_scale, options.runbook_base, options.dashboard_base)}
+        if options.output == BUILT:
+            texts[ALERTMANAGER] = fill_in(found)
         if options.check:
-            return _check(options.output, text)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text)
+            return max(_check(path, text) for path, text in texts.items())
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     except AlertError as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"cannot write {options.output}: {error.strerror}", file=sys.stderr)
+        print(f"cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
 

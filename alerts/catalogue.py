@@ -1,8 +1,13 @@
-"""The failures there are alerts for, read from the folders beside this file."""
+"""The failures there are alerts for, read from the folders beside this file.
+
+``rule.yaml`` holds the rules and may say what holds the alert back: ``inhibited_by: {fd_exhausted: [engine, process]}``
+names a failure and the labels in which the two must agree. Every failure is held back by ``engine_down`` too, unless
+``outlives_engine: true`` says that it matters just as much without an engine.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +16,7 @@ import yaml
 ROOT: Final = Path(__file__).parent
 BUILT: Final = ROOT / "built" / "enginescope.rules.yaml"
 
+_WITHOUT_IT_NOTHING: Final = "engine_down"
 _ACRONYMS: Final = frozenset({"tcp", "syn", "fd", "gpu", "slo"})
 
 
@@ -34,6 +40,8 @@ class Alert:
     folder: Path
     rules: tuple[dict[str, Any], ...]
     """Recording rules, then the alerting rule, as written in ``rule.yaml``."""
+    inhibited_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Failures whose alert holds this one back, each with the labels that must be equal."""
 
     @property
     def rule_file(self) -> Path:
@@ -70,7 +78,8 @@ def alerts(root: Path = ROOT) -> list[Alert]:
 def _read(folder: Path) -> Alert:
     path = folder / "rule.yaml"
     try:
-        rules = yaml.safe_load(path.read_text())["rules"]
+        written = yaml.safe_load(path.read_text())
+        rules = written["rules"]
         alerting = [rule for rule in rules if "alert" in rule]
         names = [rule["alert"] for rule in alerting]
     except OSError as error:
@@ -83,4 +92,17 @@ def _read(folder: Path) -> Alert:
     severity = alerting[0].get("labels", {}).get("severity")
     if not severity:
         raise AlertError(f"{path} gives {expected} no severity")
-    return Alert(folder.name, expected, severity, folder, tuple(rules))
+    return Alert(folder.name, expected, severity, folder, tuple(rules), _inhibited_by(path, written, severity))
+
+
+def _inhibited_by(path: Path, written: dict[str, Any], severity: str) -> dict[str, tuple[str, ...]]:
+    sources = written.get("inhibited_by", {})
+    if not isinstance(sources, dict) or not all(_are_labels(labels) for labels in sources.values()):
+        raise AlertError(f"{path}: inhibited_by takes failures, each with a list of labels that holds engine")
+    if severity == "none" or written.get("outlives_engine"):
+        return {name: tuple(labels) for name, labels in sources.items()}
+    return {_WITHOUT_IT_NOTHING: ("engine",), **{name: tuple(labels) for name, labels in sources.items()}}
+
+
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(label, str) for label in value) and "engine" in value

@@ -15,8 +15,8 @@ from typing import Any, Final
 import yaml
 
 from alerts.build import build
-from alerts.catalogue import BUILT, ROOT, Alert, AlertError, alerts, folders
-from alerts.inhibition import holds_back
+from alerts.catalogue import BUILT, ROOT, Alert, AlertError, alert_name, alerts, folders
+from alerts.inhibition import ALERTMANAGER, fill_in, holds_back
 from enginescope.drills.needs import NEEDS
 from telemetry.catalog import METRICS, Kind
 
@@ -57,9 +57,15 @@ def problems(root: Path = ROOT, built: Path = BUILT) -> list[str]:
         found += _rule_problems(alert)
         found += _test_problems(alert)
         found += _runbook_problems(alert)
+        found += _inhibition_problems(alert, {other.name: other for other in all_alerts})
         found += _drill_problems(alert, {other.alert: other for other in all_alerts})
     if not built.is_file() or built.read_text() != build(all_alerts):
         found.append(f"{built} is out of date: run `python -m alerts.build`")
+    try:
+        if ALERTMANAGER.read_text() != fill_in(all_alerts):
+            found.append(f"{ALERTMANAGER} is out of date: run `python -m alerts.build`")
+    except AlertError as error:
+        found.append(str(error))
     return found
 
 
@@ -130,6 +136,29 @@ def _runbook_problems(alert: Alert) -> Iterator[str]:
         yield f"{alert.runbook} has the headings {headings}, not {HEADINGS}"
     if not text.startswith(f"# {alert.alert}\n"):
         yield f"{alert.runbook} is not titled {alert.alert}"
+    for source in alert.inhibited_by:
+        if alert_name(source) not in text:
+            yield f"{alert.runbook} does not say that {alert_name(source)} holds it back"
+
+
+def _inhibition_problems(alert: Alert, known: dict[str, Alert]) -> Iterator[str]:
+    """A label that must be equal and that one side lacks would hold back nothing, or the wrong thing."""
+    for source, labels in alert.inhibited_by.items():
+        for side in (alert, known[source]) if source in known else ():
+            if missing := set(labels) - _labels(side):
+                yield f"{alert.rule_file}: no test of {side.alert} expects the label {' or '.join(sorted(missing))}"
+
+
+def _labels(alert: Alert) -> set[str]:
+    """Labels that the alert has in its tests."""
+    return {
+        label
+        for path in alert.test_files
+        for test in yaml.safe_load(path.read_text())["tests"]
+        for step in test.get("alert_rule_test", [])
+        for expected in (step["exp_alerts"] if step["alertname"] == alert.alert else [])
+        for label in expected["exp_labels"]
+    }
 
 
 def _drill_problems(alert: Alert, known: dict[str, Alert]) -> Iterator[str]:

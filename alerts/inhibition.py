@@ -1,19 +1,23 @@
-"""Which alert holds back which others, as Alertmanager's configuration has it."""
+"""Which alert holds back which others: written in the failure folders, generated into Alertmanager's configuration."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from alerts.catalogue import ROOT, Alert
+from alerts.catalogue import ROOT, Alert, AlertError
+from alerts.marked import fill
 
 ALERTMANAGER: Final = ROOT.parent / "deploy" / "alertmanager.yaml"
 
+_BEGIN: Final = "# <inhibition, written by `python -m alerts.build`>"
+_END: Final = "# </inhibition>"
 _MATCHER: Final = re.compile(r"""\s*(\w+)\s*(=~|!~|!=|=)\s*"((?:\\.|[^"\\])*)"\s*""")
 
 
@@ -61,3 +65,54 @@ def _labels(alert: Alert) -> dict[str, str]:
     # Severity "none" marks what speaks of no engine.
     engine = {} if alert.severity == "none" else {"engine": "engine"}
     return {"alertname": alert.alert, "severity": alert.severity, **engine}
+
+
+def render(found: Sequence[Alert]) -> str:
+    """The inhibit rules of the folders, as YAML at the indentation of a list in a mapping.
+
+    Raises:
+        AlertError: a folder names a failure that does not exist, or two failures would hold each other back.
+    """
+    _check(found)
+    names = {alert.name: alert.alert for alert in found}
+    targets: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for alert in found:
+        for source, labels in alert.inhibited_by.items():
+            targets[names[source], labels].append(alert.alert)
+    return "".join(_rule(source, labels, targets[source, labels]) for source, labels in sorted(targets))
+
+
+def _rule(source: str, labels: Sequence[str], targets: Sequence[str]) -> str:
+    return (
+        f"  - source_matchers: ['alertname=\"{source}\"', 'engine!=\"\"']\n"
+        f"    target_matchers: ['alertname=~\"{'|'.join(sorted(targets))}\"', 'engine!=\"\"']\n"
+        f"    equal: [{', '.join(labels)}]\n"
+    )
+
+
+def fill_in(found: Sequence[Alert], path: Path = ALERTMANAGER) -> str:
+    """The configuration with its inhibit rules brought up to date.
+
+    Raises:
+        AlertError: as ``render``, or the configuration lacks the markers.
+    """
+    return fill(path, _BEGIN, _END, render(found))
+
+
+def _check(found: Sequence[Alert]) -> None:
+    by_name = {alert.name: alert for alert in found}
+    for alert in found:
+        for source in alert.inhibited_by:
+            if source not in by_name:
+                raise AlertError(f"{alert.rule_file} is inhibited by {source!r}, which is no failure")
+        if alert.name in _sources(alert, by_name, set()):
+            raise AlertError(f"{alert.rule_file}: {alert.alert} would hold back itself, by way of what it holds back")
+
+
+def _sources(alert: Alert, by_name: Mapping[str, Alert], seen: set[str]) -> Iterator[str]:
+    """Everything that holds an alert back, and what holds that back."""
+    for source in alert.inhibited_by.keys() - seen:
+        seen.add(source)
+        yield source
+        if source in by_name:
+            yield from _sources(by_name[source], by_name, seen)

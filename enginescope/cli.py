@@ -110,7 +110,7 @@ def drill(
     try:
         stack = Stack.load(runtime_directory())
         enter(stack)
-        results = run_drills(names, stack, lambda text: console.print(text, markup=False))
+        results = run_drills(names, stack, lambda text: console.print(text, markup=False, soft_wrap=True))
     except (StackError, DrillError, IsolationError) as error:
         raise _fail(error) from error
     counts = report.summary(results, time.monotonic() - begin)

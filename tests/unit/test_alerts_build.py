@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts import build, catalogue
+from alerts import build, catalogue, inhibition
+from alerts.marked import fill
 
 RULE = """\
 rules:
@@ -124,3 +125,44 @@ def test_a_broken_folder_is_one_sentence(
     rule.unlink() if text is None else rule.write_text(text)
     assert build.main(["--folders", str(root), "--output", str(root / "x.yaml")]) == 1
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "# a\n", "# b\n# a\n", "# a\n# b\n# b\n", "# a\n# a\n# b\n"])
+def test_a_file_without_its_markers_is_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(catalogue.AlertError, match="must hold '# a' and then '# b', once each"):
+        fill(path, "# a", "# b", "x\n")
+
+
+def test_what_is_between_two_markers_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("first\n  # a\n  old\n  # b\nlast\n")
+    filled = fill(path, "# a", "# b", "  new\n")
+    assert filled == "first\n  # a\n  new\n  # b\nlast\n"
+    path.write_text(filled)
+    assert fill(path, "# a", "# b", "  new\n") == filled
+    with pytest.raises(catalogue.AlertError, match="cannot read"):
+        fill(tmp_path / "nothing", "# a", "# b", "")
+
+
+@pytest.mark.parametrize(
+    ("matchers", "expected"),
+    [
+        ([], True),
+        (['a="x"', 'b!=""'], True),
+        (['c=""'], True),
+        (['a=~"x|y"'], True),
+        (['a=~"y|z"'], False),
+        (['a!~"x.*"'], False),
+        (['b!="y"'], False),
+        (['a=~"X"'], False),
+    ],
+)
+def test_matchers_match_as_in_alertmanager(matchers: list[str], expected: bool) -> None:
+    assert inhibition.matches(matchers, {"a": "x", "b": "y"}) is expected
+
+
+def test_something_else_is_no_matcher() -> None:
+    with pytest.raises(inhibition.MatcherError, match="'severity' is not a matcher"):
+        inhibition.matches(["severity"], {})

@@ -135,6 +135,36 @@ def test_a_broken_folder_is_a_problem(copy: Path, name: str, old: str, new: str,
     assert any(sentence in problem for problem in _problems(copy))
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "sentence"),
+    [
+        ("rule.yaml", "fd_exhausted: [engine, process]", "fd_gone: [engine]", "is inhibited by 'fd_gone', which is no"),
+        ("rule.yaml", "fd_exhausted: [engine, process]", "fd_growth: [engine]", "FDGrowth would hold back itself"),
+        ("rule.yaml", "[engine, process]", "[process]", "inhibited_by takes failures, each with a list of labels"),
+        ("rule.yaml", "[engine, process]", "[engine, port]", "no test of FDGrowth expects the label port"),
+        (
+            "rule.yaml",
+            "fd_exhausted: [engine, process]",
+            "close_wait_leak: [engine]",
+            "alertmanager.yaml is out of date",
+        ),
+        ("runbook.md", "FDExhausted", "Something", "does not say that FDExhausted holds it back"),
+    ],
+)
+def test_what_holds_an_alert_back_is_checked(copy: Path, name: str, old: str, new: str, sentence: str) -> None:
+    path = copy / "fd_growth" / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    found = _problems(copy)
+    assert any(sentence in problem for problem in found), found
+
+
+def test_two_alerts_that_hold_each_other_back_are_a_problem(copy: Path) -> None:
+    path = copy / "fd_exhausted" / "rule.yaml"
+    path.write_text("inhibited_by: {fd_growth: [engine]}\n" + path.read_text())
+    assert any("would hold back itself" in problem for problem in _problems(copy))
+
+
 def test_a_recorded_name_belongs_to_its_folder(copy: Path) -> None:
     rule = copy / "engine_down" / "rule.yaml"
     rule.write_text(rule.read_text().replace("enginescope_engine_up", "engine_port:listener_accept_queue_fill:ratio"))

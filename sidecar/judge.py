@@ -193,7 +193,12 @@ def api_waits(seen: Observation) -> Iterator[Suspicion]:
 
 
 def _input_gap(seen: Observation, core: ProcessFacts) -> int:
-    """Messages handed to this core and not decoded; 0 when it cannot be told."""
+    """Messages handed to this core and not decoded; 0 when it cannot be told.
+
+    Until a core that starts is ready, the API's count is still the one of the core before it.
+    """
+    if core.values.get("phase", Phase.STARTING) == Phase.STARTING:
+        return 0
     api = _only(seen.of_role("api"))
     sent = api.values.get(f"core_{_index(core)}_input_sent") if api else None
     decoded = core.values.get("input_messages_decoded")

@@ -110,8 +110,9 @@ def _input_unreceived(live: list[PageSample], cores: list[PageSample]) -> Values
 
 
 def _input_gap(api: Mapping[str, int], core: PageSample) -> int | None:
+    """Unknown while a core starts: until it is ready, the API's count is still the one of the core before it."""
     sent, decoded = api.get(f"core_{core_index(core.name)}_input_sent"), core.values.get("input_messages_decoded")
-    if sent is None or decoded is None:
+    if sent is None or decoded is None or core.values.get("phase", Phase.STARTING) == Phase.STARTING:
         return None
     return max(sent - decoded - core.values.get("input_messages_rejected", 0), 0)
 

@@ -113,6 +113,13 @@ def test_messages_to_an_earlier_core_are_not_this_ones_debt() -> None:
     assert watch(10, with_values(IDLE_API, input_messages_sent=50, core_0_input_sent=0)) == set()
 
 
+def test_messages_to_the_core_before_are_not_the_debt_of_one_that_starts() -> None:
+    """As in a reload: the API process counts anew when the new core is ready."""
+    assert (
+        watch(10, with_values(IDLE_API, core_0_input_sent=638), with_values(IDLE_CORE, phase=Phase.STARTING)) == set()
+    )
+
+
 def test_each_core_has_its_own_pair_of_counters() -> None:
     second = replace(IDLE_CORE, name="core-1")
     assert watch(2.1, with_values(IDLE_API, core_1_input_sent=1), second) == {("input_thread_stuck", "core-1")}

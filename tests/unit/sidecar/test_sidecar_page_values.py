@@ -33,7 +33,7 @@ DERIVED = {
 
 
 def page(layout: Layout, name: str = "", liveness: str = "alive", generation: int = 0, **values: int) -> PageSample:
-    slots = dict.fromkeys(layout.slots, 0) | values
+    slots = dict.fromkeys(layout.slots, 0) | ({"phase": Phase.IDLE} if layout is CORE else {}) | values
     return PageSample(layout.role, name or layout.role, 7, liveness, generation, 1, slots)
 
 
@@ -93,6 +93,10 @@ def test_depths_are_differences_for_each_core() -> None:
 def test_what_a_core_refused_is_not_on_its_way() -> None:
     found = values(page(API, core_0_input_sent=10), page(CORE, input_messages_decoded=8, input_messages_rejected=2))
     assert found[catalog.INPUT_UNRECEIVED] == {(): 0}
+
+
+def test_a_core_that_starts_owes_nothing_yet() -> None:
+    assert values(page(API, core_0_input_sent=638), page(CORE, phase=Phase.STARTING))[catalog.INPUT_UNRECEIVED] == {}
 
 
 def test_unreceived_input_is_unknown_with_two_api_processes_or_none() -> None:

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp
 
+from instrumented_engine.api import answers
 from instrumented_engine.api.admission import NO_CORE, Admission, Gate
 from instrumented_engine.api.client import CoreClient
 from instrumented_engine.api.error_answers import add_error_handlers, error_answer
@@ -50,12 +51,12 @@ def build_app(
     app = FastAPI(title="enginescope reference engine", version=VERSION, lifespan=_lifespan(client, reload, tick))
     created = int(time.time())
 
-    @app.get("/live")
+    @app.get("/live", responses=answers.whole(answers.Status))
     async def live() -> dict[str, str]:
         """200 while the process can answer at all: a restart would not help otherwise."""
         return {"status": "ok"}
 
-    @app.get("/health")
+    @app.get("/health", response_model=None, responses=answers.whole(answers.Status) | answers.errors(OVERLOAD))
     async def health() -> JSONResponse:
         """200 while a request sent now would be served; else 503, and why."""
         refused = gate.refusal or (OverloadError("no_core", NO_CORE) if client.max_model_len is None else None)
@@ -65,23 +66,23 @@ def build_app(
             return JSONResponse(error.body(), OVERLOAD.status, error.headers())  # not logged: this is asked always
         return JSONResponse({"status": "ok"})
 
-    @app.get("/version")
+    @app.get("/version", responses=answers.whole(answers.Version))
     async def version() -> dict[str, str]:
         return {"version": VERSION}
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=answers.whole(answers.ModelList))
     async def models() -> dict[str, Any]:
         card = {"id": model.name, "object": "model", "created": created, "owned_by": "enginescope"}
         return {"object": "list", "data": [card | {"max_model_len": client.max_model_len}]}
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post("/v1/completions", response_model=None, responses=answers.generation(answers.Completion))
     async def completions(request: Request, body: CompletionRequest) -> Any:
         _check_model(body.model, model.name)
         prompt = model.tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
         generation = Generation(client, model.tokenizer, model.name, request.scope[SCOPE_KEY], body, prompt)
         return await respond(request, generation)
 
-    @app.post("/v1/chat/completions", response_model=None)
+    @app.post("/v1/chat/completions", response_model=None, responses=answers.generation(answers.ChatCompletion))
     async def chat_completions(request: Request, body: ChatCompletionRequest) -> Any:
         _check_model(body.model, model.name)
         prompt = chat_tokens(model.tokenizer, body)

@@ -67,7 +67,9 @@ def add_error_handlers(app: FastAPI, page: Writer) -> None:
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         error_class, sentence = class_of(error.status_code), f"{request.url.path}: {error.detail}"
-        return await api_error(request, ApiError(error_class, sentence, status=error.status_code))
+        answer = await api_error(request, ApiError(error_class, sentence, status=error.status_code))
+        answer.headers.update(error.headers or {})  # such as Allow with 405
+        return answer
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         _log.error("a request failed", exc_info=error)

@@ -12,44 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sidecar.judge import OWN_GAP_SECONDS
-from sidecar.sampler import Sampler
-from sidecar.target import parse_engine
 from tests.conftest import eventually
 from tests.integration.conftest import Engine, running_engine
+from tests.integration.watcher import Found, Watcher
 
 pytestmark = pytest.mark.long
 
 LONG = {"prompt": "hello", "temperature": 0, "max_tokens": 8000, "ignore_eos": True, "stream": True}
 NAMED_SECONDS = 3.0
-Found = set[tuple[str, str]]
-
-
-class Watcher:
-    """A sampler on a thread of its own, and every fault it has found so far."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.sampler = Sampler(parse_engine(f"chat=port:{engine.port}"), engine.runtime_dir)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self.sampler.run, args=(self._stop,))
-
-    @property
-    def starved_seconds(self) -> float:
-        """How long this observer itself did not run: the host may stall for seconds, and each stall resets timers."""
-        return sum(gap + NAMED_SECONDS for gap in list(self.sampler._gaps) if gap > OWN_GAP_SECONDS)
-
-    def now(self) -> Found:
-        return {(fault.fault, fault.process) for fault in self.sampler.faults}
-
-    def __enter__(self) -> "Watcher":
-        self._thread.start()
-        eventually("the first snapshot", lambda: self.sampler.latest)
-        eventually("all pages", lambda: self.sampler.latest and len(self.sampler.latest.pages) >= 2)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(10)
 
 
 @contextmanager
@@ -121,7 +91,7 @@ def test_a_fault_is_named_within_seconds_and_alone(
     expected: tuple[str, str],
 ) -> None:
     with running_engine(runtime_dir, ENGINESCOPE_FAULTS_DIR=str(tmp_path)) as engine:
-        with Watcher(engine) as watcher, busy(engine):
+        with Watcher(engine.port, engine.runtime_dir) as watcher, busy(engine):
             assert watcher.now() == set()
             started = time.monotonic()
             mend = inject(engine, tmp_path)
@@ -133,7 +103,7 @@ def test_a_fault_is_named_within_seconds_and_alone(
                 mend()
         print(f"named {expected[0]} in {expected[1]} after {seconds:.2f} s")
         assert others == set(), "another judgement came before or with the right one"
-        assert seconds < NAMED_SECONDS + watcher.starved_seconds
+        assert seconds < NAMED_SECONDS + watcher.blind_seconds(NAMED_SECONDS)
 
 
 def send_one(engine: Engine, expected: tuple[str, str]) -> None:
@@ -156,7 +126,10 @@ def wait_for(watcher: Watcher, expected: tuple[str, str], started: float) -> Fou
 
 def test_a_busy_healthy_engine_is_never_faulted(runtime_dir: Path) -> None:
     """Bursts, idleness, a long prefill, aborts, silent connections: the short form of an ordinary day."""
-    with running_engine(runtime_dir, "--max-num-batched-tokens=8192") as engine, Watcher(engine) as watcher:
+    with (
+        running_engine(runtime_dir, "--max-num-batched-tokens=8192") as engine,
+        Watcher(engine.port, engine.runtime_dir) as watcher,
+    ):
         seen: Found = set()
         with ThreadPoolExecutor(16) as pool, engine.client() as client:
 

@@ -1,4 +1,4 @@
-"""``python -m instrumented_engine``: start the API process, the core and the span exporter, and keep them going.
+"""``python -m instrumented_engine``: start the API process, the cores and the span exporter, and keep them going.
 
 The API process is the engine: when it ends, so does everything. A core or an exporter that dies is started again with
 back-off while the API stays up. Without an OTLP endpoint in the environment there is no exporter. SIGHUP loads the
@@ -12,7 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from instrumented_engine.config import EngineSettings, default_endpoint
+from instrumented_engine import endpoints
+from instrumented_engine.config import EngineSettings
 from instrumented_engine.cpus import resolve_cpus
 from instrumented_engine.launcher import Launcher
 from instrumented_engine.model.source import ModelSource, ModelUnavailable
@@ -41,10 +42,19 @@ def _with_endpoints(settings: EngineSettings) -> EngineSettings:
         os.environ["ENGINESCOPE_RUNTIME_DIR"] = str(Path(settings.runtime_dir).absolute())
     directory = runtime_directory(create=True)
     remove_stale(directory)
-    input_endpoint = settings.input_endpoint or default_endpoint(directory, "input", os.getpid())
-    output_endpoint = settings.output_endpoint or default_endpoint(directory, "output", os.getpid())
+    address = settings.bind_address
+    if settings.interface:
+        address = endpoints.address_of(settings.interface)
+    if address:
+        endpoints.verify_address(address)
+    default = endpoints.default(directory, os.getpid(), address, settings.core_port)
     return dataclasses.replace(
-        settings, runtime_dir=str(directory), input_endpoint=input_endpoint, output_endpoint=output_endpoint
+        settings,
+        runtime_dir=str(directory),
+        bind_address=address,
+        interface="",
+        input_endpoint=settings.input_endpoint or default.input,
+        output_endpoint=settings.output_endpoint or default.output,
     )
 
 

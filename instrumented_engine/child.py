@@ -6,21 +6,23 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 _log = logging.getLogger("instrumented_engine")
 _BACKOFF_SECONDS: Final = (0.5, 1, 2, 4, 8, 15, 30)
 _BAD_INPUT: Final = 2
-STOP_SECONDS: Final = 2.5
+STOP_SECONDS: Final = 3.0
+"""What a process that has nothing left to do gets to leave. One in the middle of a step gets more."""
 
 
 class Child:
     """One process under the launcher."""
 
-    def __init__(self, module: str, flags: Callable[[int], list[str]]) -> None:
-        """``flags`` gives the command line for the n-th restart."""
+    def __init__(self, module: str, flags: Callable[[int], list[str]], name: str = "") -> None:
+        """``flags`` gives the command line for the n-th restart; ``name`` is for the log."""
         self.module = module
+        self.name = name or module
         self._flags = flags
         self.restarts = 0
         self._due = 0.0
@@ -29,7 +31,8 @@ class Child:
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", self.module, *self._flags(self.restarts)])
 
-    def _start_again(self) -> None:
+    def start_again(self) -> None:
+        """After it was stopped."""
         self.restarts += 1
         self._due = 0.0
         self.process = self._start()
@@ -50,27 +53,42 @@ class Child:
         now = time.monotonic()
         if not self._due:
             delay = _BACKOFF_SECONDS[min(self.restarts, len(_BACKOFF_SECONDS) - 1)]
-            _log.error("%s ended with status %d; starting it again in %g s", self.module, status, delay)
+            _log.error("%s ended with status %d; starting it again in %g s", self.name, status, delay)
             self._due = now + delay
         elif now >= self._due:
-            self._start_again()
+            self.start_again()
 
-    def replace(self) -> None:
-        """Stop it and start it again at once."""
-        self.stop(STOP_SECONDS)
-        self._start_again()
+    @property
+    def running(self) -> bool:
+        """Whether the process is still there."""
+        return self.process.poll() is None
 
-    def stop(self, seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Ask it to leave, once more when there is a hurry, and kill it after ``seconds``."""
-        if self.process.poll() is None:
-            self.process.terminate()
-        deadline, asked_again = time.monotonic() + seconds, False
-        while self.process.poll() is None and time.monotonic() < deadline:
-            if hurry() and not asked_again:
-                asked_again = True
-                self.process.terminate()
-            time.sleep(0.02)
-        if self.process.poll() is None:
-            _log.error("process %d did not stop within %g s and is killed", self.process.pid, seconds)
-            self.process.kill()
-            self.process.wait()
+    def kill(self, seconds: float) -> None:
+        """It had ``seconds`` to leave."""
+        _log.error("%s (pid %d) did not stop within %g s and is killed", self.name, self.process.pid, seconds)
+        self.process.kill()
+        self.process.wait()
+
+
+def stop(children: Sequence[Child], seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Ask them all to leave at once, and kill who has not after ``seconds``.
+
+    When there is a hurry they are asked once more, and then have ``STOP_SECONDS`` at most.
+    """
+    _ask(children)
+    limit, started, asked_again = seconds, time.monotonic(), False
+    while any(child.running for child in children) and time.monotonic() < started + limit:
+        if hurry() and not asked_again:
+            asked_again = True
+            _ask(children)
+            limit = min(limit, time.monotonic() - started + STOP_SECONDS)
+        time.sleep(0.02)
+    for child in children:
+        if child.running:
+            child.kill(limit)
+
+
+def _ask(children: Sequence[Child]) -> None:
+    for child in children:
+        if child.running:
+            child.process.terminate()

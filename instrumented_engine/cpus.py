@@ -1,4 +1,4 @@
-"""``--cpu-bind``: the CPUs that the core process may run on."""
+"""``--cpu-bind``: the CPUs that the core processes may run on."""
 
 from __future__ import annotations
 
@@ -67,8 +67,17 @@ def format_cpus(cpus: set[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def bind_process(text: str) -> int | None:
-    """Bind all threads of this process, and those that they will start.
+def share_of(cpus: set[int], core: int, cores: int) -> set[int]:
+    """The part of the CPUs for one core of several: neighbours, and one at least, which may be another core's, too."""
+    ordered = sorted(cpus)
+    if len(ordered) < cores:
+        return {ordered[core % len(ordered)]}
+    first, end = (len(ordered) * place // cores for place in (core, core + 1))
+    return set(ordered[first:end])
+
+
+def bind_process(text: str, core: int = 0, cores: int = 1) -> int | None:
+    """Bind all threads of this process to its share of the CPUs, and those that they will start.
 
     Returns:
         The number of CPUs, None when there is nothing to do.
@@ -78,7 +87,7 @@ def bind_process(text: str) -> int | None:
     """
     if not text:
         return None
-    cpus = resolve_cpus(text)
+    cpus = share_of(resolve_cpus(text), core, cores)
     for task in Path("/proc/self/task").iterdir():  # numerical libraries start threads when they are imported
         os.sched_setaffinity(int(task.name), cpus)
     return len(cpus)

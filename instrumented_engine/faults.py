@@ -4,7 +4,7 @@ Everything here is inert unless the process was started with ``ENGINESCOPE_FAULT
 is False, no file is looked for, and nothing a client or an operator can do later turns the hooks on. With it, a file in
 that directory triggers the fault of its name, once: the process that meets it removes it first. Its text is the number
 of seconds where one is needed (default 5). While such a fault lasts, a file ``NAME.now`` lies there; taking that away
-ends it.
+ends it. A name followed by ``@core-1`` is for that core alone.
 
 ================  =======  ============================================================
 file              process  what happens
@@ -34,14 +34,24 @@ class InjectedFaultError(RuntimeError):
     """A thread was asked to die."""
 
 
+_process = ""
+
+
+def name_process(name: str) -> None:
+    """What this process is called in file names that are for one process alone."""
+    global _process  # noqa: PLW0603 - set once at start
+    _process = name
+
+
 def _triggered(name: str) -> str | None:
-    path = Path(_DIRECTORY, name)
-    try:
-        text = path.read_text()
-        path.unlink()
-    except FileNotFoundError:
-        return None
-    return text
+    for path in (Path(_DIRECTORY, name), Path(_DIRECTORY, f"{name}@{_process}")):
+        try:
+            text = path.read_text()
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        return text
+    return None
 
 
 def stall(name: str) -> None:

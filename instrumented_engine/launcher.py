@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from instrumented_engine.child import STOP_SECONDS, Child
+from instrumented_engine.child import STOP_SECONDS, Child, stop
 from instrumented_engine.config import EngineSettings
 from instrumented_engine.model.source import ModelSource, ModelUnavailable
 from telemetry.layout import API, GATE_RELOADING
@@ -46,14 +46,18 @@ class Launcher:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
         self._api = Child("instrumented_engine.api", self._flags)
-        self._cores = [Child("instrumented_engine.core", self._flags)]
+        self._cores = [self._core(index) for index in range(settings.data_parallel_size)]
         self._exporters: list[Child] = []
         if _otlp_endpoint_configured():
             flags = [f"--runtime-dir={settings.runtime_dir}"]
             self._exporters.append(Child("telemetry.span_exporter", lambda _: flags))
 
-    def _flags(self, restarts: int) -> list[str]:
-        return as_flags(dataclasses.replace(self._settings, generation=restarts))
+    def _flags(self, restarts: int, core_index: int = 0) -> list[str]:
+        return as_flags(dataclasses.replace(self._settings, generation=restarts, core_index=core_index))
+
+    def _core(self, index: int) -> Child:
+        name = self._settings.core_name(index)
+        return Child("instrumented_engine.core", lambda restarts: self._flags(restarts, index), name)
 
     def _on_stop(self, *_: object) -> None:
         self._stops += 1
@@ -76,14 +80,25 @@ class Launcher:
                 self._reload()
             time.sleep(_POLL_SECONDS)
         # In the order of the data: open requests need the core, the last records need the exporter.
-        self._api.stop(self._settings.drain_timeout + _AFTER_DRAIN_SECONDS, lambda: self._stops > 1)
-        for child in others:
-            child.stop(STOP_SECONDS)
+        stop([self._api], self._settings.drain_timeout + _AFTER_DRAIN_SECONDS, self._in_a_hurry)
+        stop(self._cores, self._core_stop_seconds, self._in_a_hurry)
+        stop(self._exporters, STOP_SECONDS)
         _remove_sockets(self._settings)
         if self._stops:
             return 0
         refused = next((child.process.returncode for child in others if child.refused), None)
         return self._api.process.returncode if refused is None else refused
+
+    def _in_a_hurry(self) -> bool:
+        return self._stops > 1
+
+    @property
+    def _core_stop_seconds(self) -> float:
+        """A core leaves after its step, and a step may be one long prefill: killing it early would look like a crash.
+
+        Nobody waits for its tokens by then, so that this only delays the end.
+        """
+        return self._settings.drain_timeout + STOP_SECONDS
 
     @property
     def _api_lives(self) -> bool:
@@ -104,8 +119,10 @@ class Launcher:
         self._api.process.send_signal(signal.SIGHUP)
         self._wait_for_requests()
         if self._api_lives:
+            stop(self._cores, self._core_stop_seconds, lambda: self._stops > 0)
+        if self._api_lives:
             for core in self._cores:
-                core.replace()
+                core.start_again()
 
     def _wait_for_requests(self) -> None:
         page = _page_of(self._api.process.pid, Path(self._settings.runtime_dir))
@@ -148,6 +165,7 @@ def _otlp_endpoint_configured() -> bool:
 
 
 def _remove_sockets(settings: EngineSettings) -> None:
-    for endpoint in (settings.input_endpoint, settings.output_endpoint):
-        if endpoint.startswith("ipc://"):
-            Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+    for core in range(settings.data_parallel_size):
+        for endpoint in settings.endpoints_of(core):
+            if endpoint.startswith("ipc://"):
+                Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A thread that reads one ZMQ socket; both ends of the wire have one."""
+"""A thread that reads ZMQ sockets; both ends of the wire have one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final
 
 import zmq
@@ -24,7 +25,7 @@ class ReceivingThread(threading.Thread, ABC):
     def __init__(
         self,
         name: str,
-        socket: zmq.Socket[bytes],
+        sockets: Sequence[zmq.Socket[bytes]],
         slots: memoryview,
         thread_slot: int,
         heartbeat_slot: int,
@@ -33,13 +34,15 @@ class ReceivingThread(threading.Thread, ABC):
     ) -> None:
         """The slots get this thread's native id, the time of its last look, refused messages and ended connections."""
         super().__init__(name=name, daemon=True)
-        self._socket = socket
+        self._poller = zmq.Poller()
+        for socket in sockets:
+            self._poller.register(socket, zmq.POLLIN)
         self._slots = slots
         self._thread_slot = thread_slot
         self._heartbeat_slot = heartbeat_slot
         self._reject_slot = reject_slot
-        self._limit = message_limit(socket)
-        self._peers = PeerWatch(name, socket, slots, disconnect_slot)
+        self._limit = message_limit(sockets[0])
+        self._peers = [PeerWatch(name, socket, slots, disconnect_slot) for socket in sockets]
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -56,9 +59,10 @@ class ReceivingThread(threading.Thread, ABC):
         self._slots[self._thread_slot] = threading.get_native_id()
         while not self._stopping.is_set():
             now_ns = self._slots[self._heartbeat_slot] = time.time_ns()
-            self._peers.look(now_ns)
-            if self._socket.poll(_POLL_MS):
-                frames = receive(self._socket)
+            for peers in self._peers:
+                peers.look(now_ns)
+            for socket, _ in self._poller.poll(_POLL_MS):  # one message of each, so that none waits for another
+                frames = receive(socket)
                 self._try(frames, time.time_ns())
 
     def _try(self, frames: Frames, received_ns: int) -> None:

@@ -9,7 +9,7 @@ import zmq
 from instrumented_engine.config import EngineSettings
 
 HEARTBEATS_MISSED: Final = 3
-"""Heartbeats without an answer after which a connection is given up."""
+"""Heartbeats without an answer after which a connection is given up, unless a time is set."""
 
 
 OVERSIZE_FACTOR: Final = 4
@@ -34,8 +34,14 @@ def configure(socket: zmq.Socket[bytes], endpoint: str, settings: EngineSettings
     if settings.send_buffer_bytes:
         socket.setsockopt(zmq.SNDBUF, settings.send_buffer_bytes)
         socket.setsockopt(zmq.RCVBUF, settings.send_buffer_bytes)
+    if endpoint.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
     if settings.heartbeat_interval and endpoint.startswith("tcp://"):
-        interval = int(settings.heartbeat_interval * 1000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, interval)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEATS_MISSED * interval)
-        socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEATS_MISSED * interval)
+        timeout = settings.heartbeat_timeout or HEARTBEATS_MISSED * settings.heartbeat_interval
+        socket.setsockopt(zmq.HEARTBEAT_IVL, _milliseconds(settings.heartbeat_interval))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _milliseconds(timeout))
+        socket.setsockopt(zmq.HEARTBEAT_TTL, _milliseconds(timeout))  # the same wish, told to the peer
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(round(seconds * 1000), 1)

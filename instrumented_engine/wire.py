@@ -1,7 +1,8 @@
 """Messages between the API process and a core, and how they lie in ZMQ frames: the only file that knows frames.
 
-Each direction is one PUSH/PULL pair per core. A message is two frames: the msgpack payload and a small *hand-over
-frame* that is written just before the send call, so that the moment of hand-over travels with the message itself.
+Each core has two PUSH/PULL pairs, one for each direction. A message is two frames: the msgpack payload and a small
+*hand-over frame* that is written just before the send call, so that the moment of hand-over travels with the message
+itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +29,12 @@ Frames = list[bytes | memoryview]
 """As received: the payload is a view of libzmq's memory where that is cheaper than a copy."""
 
 RequestId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+CoreIndex = Annotated[int, msgspec.Meta(ge=0)]
+if TYPE_CHECKING:
+    Column = bytes | memoryview
+else:
+    Column = memoryview
+"""Numbers of one kind, end to end. Decoded, it is a view of the frame that it came in, not a copy."""
 
 
 class WireError(ValueError):
@@ -38,7 +45,7 @@ class Submit(msgspec.Struct, array_like=True, tag="submit", gc=False):
     """One request for the core."""
 
     request_id: RequestId
-    prompt: Annotated[bytes, msgspec.Meta(min_length=4)]
+    prompt: Annotated[Column, msgspec.Meta(min_length=4)]
     """Token ids, little-endian int32."""
     max_tokens: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
     temperature: Annotated[float, msgspec.Meta(ge=0)]
@@ -75,7 +82,7 @@ class Finished(msgspec.Struct, array_like=True, gc=False):
 class Ready(msgspec.Struct, array_like=True, tag="ready", gc=False):
     """First message of a core: it has loaded its model and takes requests."""
 
-    core_index: int
+    core_index: CoreIndex
     pid: int
     page: str
     """Path of the core's scoreboard page."""
@@ -85,15 +92,15 @@ class Ready(msgspec.Struct, array_like=True, tag="ready", gc=False):
 class Logprobs(msgspec.Struct, array_like=True, gc=False):
     """Log probabilities of those tokens of a step whose requests asked for them, in columns."""
 
-    rows: bytes
+    rows: Column
     """Places in the step's tokens, little-endian int32."""
-    chosen: bytes
+    chosen: Column
     """Of the sampled tokens, little-endian float32."""
     width: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
     """Likeliest tokens reported for each row: the most that any of the requests asked for."""
-    top_tokens: bytes
+    top_tokens: Column
     """``width`` ids for each row, likeliest first, little-endian int32."""
-    top: bytes
+    top: Column
     """Theirs, little-endian float32."""
 
 
@@ -108,10 +115,10 @@ class TokenLogprobs(NamedTuple):
 class Outputs(msgspec.Struct, array_like=True, tag="outputs", gc=False):
     """What one step produced, in columns: ``tokens[i]`` belongs to ``request_ids[i]``."""
 
-    core_index: int
-    request_ids: bytes
+    core_index: CoreIndex
+    request_ids: Column
     """Little-endian uint64."""
-    tokens: bytes
+    tokens: Column
     """Little-endian int32."""
     finished: list[Finished]
     logprobs: Logprobs | None = None
@@ -149,6 +156,15 @@ def input_frames(payload: bytes) -> tuple[list[bytes], int]:
 def output_frames(payload: bytes, sequence: int, queued_ns: int) -> list[bytes]:
     """Both frames of an output message; call it right before the send call."""
     return [payload, _OUTPUT_HANDOVER.pack(sequence, queued_ns, time.time_ns())]
+
+
+def send(socket: zmq.Socket[bytes], frames: Sequence[bytes], flags: int = 0) -> None:
+    """Hand a message over; a large payload is shared with libzmq until it is gone, never copied.
+
+    Raises:
+        zmq.Again: it cannot be handed over now.
+    """
+    socket.send_multipart(frames, flags, copy=len(frames[0]) < ZERO_COPY_BYTES)
 
 
 def receive(socket: zmq.Socket[bytes]) -> Frames:
@@ -205,12 +221,17 @@ def _check(frames: Sequence[bytes | memoryview], handover: struct.Struct) -> Non
         raise WireError(f"expected a payload and a hand-over frame, got {[len(frame) for frame in frames[:8]]} bytes")
 
 
-def pack_tokens(tokens: Sequence[int]) -> bytes:
+def pack_tokens(tokens: Sequence[int]) -> Column:
     """Token ids as a column."""
-    return np.asarray(tokens, dtype="<i4").tobytes()
+    return _column(np.asarray(tokens, dtype="<i4"))
 
 
-def unpack_tokens(column: bytes) -> list[int]:
+def _column(numbers: NDArray[Any]) -> Column:
+    """The numbers' own memory."""
+    return numbers.reshape(-1).view(np.uint8).data
+
+
+def unpack_tokens(column: Column) -> list[int]:
     """A column as token ids.
 
     Raises:
@@ -228,10 +249,10 @@ def pack_logprobs(
     """Columns from one entry per row of ``chosen`` and ``[rows, width]`` arrays of the likeliest."""
     return Logprobs(
         pack_tokens(rows),
-        chosen.astype("<f4").tobytes(),
+        _column(chosen.astype("<f4")),
         top.shape[1],
-        top_tokens.astype("<i4").tobytes(),
-        top.astype("<f4").tobytes(),
+        _column(top_tokens.astype("<i4")),
+        _column(top.astype("<f4")),
     )
 
 
@@ -245,12 +266,12 @@ def unpack_logprobs(columns: Logprobs) -> dict[int, TokenLogprobs]:
     return {row: TokenLogprobs(*found) for row, *found in zip(rows, chosen, top_tokens, top, strict=True)}
 
 
-def pack_ids(ids: Sequence[int]) -> bytes:
+def pack_ids(ids: Sequence[int]) -> Column:
     """Request ids as a column."""
-    return np.asarray(ids, dtype="<u8").tobytes()
+    return _column(np.asarray(ids, dtype="<u8"))
 
 
-def unpack_ids(column: bytes) -> list[int]:
+def unpack_ids(column: Column) -> list[int]:
     """A column as request ids; the caller has checked its length against the tokens."""
     ids: NDArray[np.uint64] = np.frombuffer(column, dtype="<u8")
     return [int(value) for value in ids.tolist()]

@@ -13,8 +13,8 @@ class Roles:
 
     ports: dict[int, str] = field(default_factory=dict)
     """TCP port -> role."""
-    paths: dict[str, bytes] = field(default_factory=dict)
-    """Role -> unix socket name as the kernel has it: a path, or a NUL byte and an abstract name."""
+    paths: dict[bytes, str] = field(default_factory=dict)
+    """Unix socket name as the kernel has it (a path, or a NUL byte and an abstract name) -> role."""
 
 
 OTHER: Final = "other"
@@ -27,13 +27,17 @@ def main_ports(ports: Mapping[int, str]) -> frozenset[int]:
 
 
 def parse_endpoints(endpoints: Mapping[str, str]) -> Roles:
-    """Sort ``host:port``, ``tcp://host:port`` and ``ipc://path`` endpoints; what is none of these is left out."""
+    """Sort ``host:port``, ``tcp://host:port`` and ``ipc://path`` endpoints; what is none of these is left out.
+
+    The sockets of further cores, such as ``input-1``, have the role of the first one's.
+    """
     roles = Roles()
-    for role, endpoint in endpoints.items():
+    for entry, endpoint in endpoints.items():
+        role = entry.partition("-")[0]
         scheme, separator, rest = endpoint.rpartition("://")
         if scheme == "ipc" and rest:
             name = rest.encode()
-            roles.paths[role] = b"\0" + name[1:] if name.startswith(b"@") else name
+            roles.paths[b"\0" + name[1:] if name.startswith(b"@") else name] = role
         elif not separator or scheme in ("tcp", "http"):
             port = rest.rpartition(":")[2].rstrip("/")
             if port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536:

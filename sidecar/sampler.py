@@ -21,7 +21,7 @@ from sidecar.facts import Facts
 from sidecar.kernel.inet_diag import read_bound, read_listeners, shows_bound
 from sidecar.kernel.interfaces import read_interfaces
 from sidecar.kernel.netlink import DiagSocket
-from sidecar.kernel.unix_diag import read_unix_queues
+from sidecar.kernel.unix_diag import by_role, read_unix_queues
 from sidecar.listeners import ListenerOwners, ListenerTracker
 from sidecar.mapped_pages import MappedPages
 from sidecar.namespaces import NamespaceFollower
@@ -292,8 +292,8 @@ class Sampler:
 
     def _collect_unix(self) -> tuple[UnixSample, ...]:
         paths = self._roles.paths
-        queues = read_unix_queues(self._namespace.diag, list(paths.values()))
-        return tuple(UnixSample(role, **asdict(found)) for role, found in zip(paths, queues, strict=True))
+        queues = by_role(paths.values(), read_unix_queues(self._namespace.diag, list(paths)))
+        return tuple(UnixSample(role, **asdict(found)) for role, found in queues.items())
 
     def _collect_netns(self) -> dict[str, int]:
         pids = [member.pid for member in self._target.members]

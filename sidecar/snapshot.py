@@ -176,6 +176,7 @@ class UnixSample:
 
     role: str
     sockets: int
+    """All numbers are of the sockets of all cores together."""
     receive_bytes: int
     send_bytes: int
     pending: int = 0

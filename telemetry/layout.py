@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 HEADER_BYTES: Final = 256
 ENDPOINT_BYTES: Final = 128
-ENDPOINT_ENTRIES: Final = 16
+ENDPOINT_ENTRIES: Final = 24
+"""Enough for the HTTP socket and both sockets of every core."""
 RING_HEADER_BYTES: Final = 64
 RECORD_BYTES: Final = 256
 PAGE_ALIGN: Final = 4096
@@ -39,6 +40,19 @@ BYTE_HISTOGRAMS: Final = frozenset({"input_message_bytes", "output_message_bytes
 
 MAX_CORES: Final = 8
 """Cores that have a pair of sequence counters on the API's page."""
+
+
+def core_index(page_name: str) -> int:
+    """Which core a page is of: ``core`` is the first, and ``core-3`` the fourth."""
+    digits = page_name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def endpoint_roles(core: int, input_endpoint: str, output_endpoint: str) -> dict[str, str]:
+    """A core's sockets as its page and the API's publish them: ``input``, and ``input-1`` of the second core."""
+    suffix = f"-{core}" if core else ""
+    return {f"input{suffix}": input_endpoint, f"output{suffix}": output_endpoint}
+
 
 GATE_OPEN: Final = 0
 GATE_RELOADING: Final = 1

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
-from telemetry.layout import API, CORE, EXPORTER, SIDECAR
+from telemetry.layout import API, CORE, EXPORTER, SIDECAR, core_index
 from telemetry.records import KernelSample, RequestRecord, RingReader, StepRecord
 from telemetry.scoreboard import Liveness, PageError, Reader, Writer, pages, runtime_directory
 from telemetry.settings import parse_or_exit, setting
@@ -130,7 +130,7 @@ class SpanPump:
         self._sources.forget_dead()
 
     def _pump_requests(self, source: _Source) -> None:
-        resources = Resources(self._process_resource(source.reader), self._core_resource())
+        resources = Resources(self._process_resource(source.reader), self._core_resources(), self._resource)
         while payloads := source.ring.drain(self._batch):
             spans: list[ReadableSpan] = []
             for payload in payloads:
@@ -169,9 +169,10 @@ class SpanPump:
                 self._page["spans_dropped"] += len(batch)
                 self._page["export_failures"] += 1
 
-    def _core_resource(self) -> Resource:
-        cores = self._sources.of_role(CORE.role)
-        return self._process_resource(cores[-1].reader) if cores else self._resource
+    def _core_resources(self) -> dict[int, Resource]:
+        """The newest page of each core wins."""
+        readers = (source.reader for source in self._sources.of_role(CORE.role))
+        return {core_index(reader.header.name): self._process_resource(reader) for reader in readers}
 
     def _process_resource(self, reader: Reader) -> Resource:
         header = reader.header

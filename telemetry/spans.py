@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.sdk.resources import Resource
@@ -40,14 +40,16 @@ _SAMPLE_MS = 100
 
 @dataclass(frozen=True)
 class Resources:
-    """The OpenTelemetry resource of each process, by page role."""
+    """The OpenTelemetry resource of each process."""
 
     api: Resource
-    core: Resource
+    cores: Mapping[int, Resource]
+    """By index; one that is missing has no page that could be read."""
+    unknown: Resource
 
-    def of(self, process: str) -> Resource:
-        """``api`` or ``core``."""
-        return self.api if process == "api" else self.core
+    def of(self, process: str, core: int) -> Resource:
+        """Of ``api``, or of the core with that index."""
+        return self.api if process == "api" else self.cores.get(core, self.unknown)
 
 
 class KernelHistory:
@@ -103,7 +105,7 @@ def request_spans(
                 name=stage.span_name,
                 context=_context(record.trace_id, new_span_id()),
                 parent=server,
-                resource=resources.of(stage.process),
+                resource=resources.of(stage.process, record.core_index),
                 attributes=_stage_attributes(stage, record) | _stage_kernel_facts(stage, history.between(begun, done)),
                 kind=SpanKind.INTERNAL,
                 start_time=begun,

@@ -20,7 +20,7 @@ from instrumented_engine.api.tls import ReloadingContext
 from instrumented_engine.config import EngineSettings
 from instrumented_engine.model.source import ModelUnavailable
 from instrumented_engine.process import count_logs, die_with_parent, end_with_sentence, start_logging
-from telemetry.layout import API
+from telemetry.layout import API, endpoint_roles
 from telemetry.scoreboard import PageError, Writer, runtime_directory
 from telemetry.settings import parse_or_exit
 
@@ -43,13 +43,10 @@ def main() -> None:
     except (PageError, ModelUnavailable, StartError, ValueError) as error:
         sys.exit(end_with_sentence("instrumented_engine.api", error))
     page["main_thread_id"] = threading.get_native_id()
-    page.set_endpoints(
-        {
-            "http": f"{settings.host}:{settings.port}",
-            "input": settings.input_endpoint,
-            "output": settings.output_endpoint,
-        }
-    )
+    endpoints = {"http": f"{settings.host}:{settings.port}"}
+    for core in range(settings.data_parallel_size):
+        endpoints |= endpoint_roles(core, *settings.endpoints_of(core))
+    page.set_endpoints(endpoints)
     gate = Gate(page)
     app = build_app(settings, client, model, page, gate, [tls.reload_if_changed] if tls else [])
     server = make_server(app, settings, gate, client, page, tls.context if tls else None)
@@ -62,7 +59,7 @@ def _open_sockets(settings: EngineSettings, page: Writer) -> CoreClient:
         return CoreClient(settings, page)
     except zmq.ZMQError as error:
         endpoints = f"{settings.input_endpoint} and {settings.output_endpoint}"
-        raise StartError(f"cannot bind the sockets to the core ({endpoints}): {error}") from error
+        raise StartError(f"cannot bind the sockets to the cores ({endpoints}): {error}") from error
 
 
 def _raise_fd_limit() -> None:

@@ -6,7 +6,7 @@ become slower for everybody.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -27,7 +27,7 @@ NO_CORE: Final = "the engine has no running core: it is starting, or it died and
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How far behind the cores are; the worst of them."""
+    """How far behind one core is."""
 
     waiting: int
     output_depth: int
@@ -38,8 +38,23 @@ class Cores(Protocol):
     """What the admission asks of the client."""
 
     @property
-    def load(self) -> Load | None:
-        """None while no core takes requests."""
+    def loads(self) -> Sequence[Load]:
+        """Of the cores that take requests."""
+
+
+def behind(load: Load, settings: EngineSettings) -> OverloadError | None:
+    """Which bound a core is over; None while it may have more."""
+    if load.waiting >= settings.max_waiting_requests:
+        return OverloadError("waiting", f"{load.waiting} requests are waiting already (--max-waiting-requests)")
+    if load.output_depth >= settings.max_output_depth:
+        return OverloadError(
+            "output_depth", f"the engine is {load.output_depth} output messages behind (--max-output-depth)"
+        )
+    if load.output_age >= settings.max_output_age:
+        return OverloadError(
+            "output_age", f"the engine's outputs are {load.output_age:.1f} s behind (--max-output-age)"
+        )
+    return None
 
 
 class Gate:
@@ -88,28 +103,19 @@ class Admission:
         refused = self._gate.refusal
         if refused is not None:
             return refused
-        load = self._cores.load
-        if load is None:
-            return OverloadError("no_core", NO_CORE)
-        return self._behind(load) or self._limited()
+        return self._behind() or self._limited()
 
     def publish_rate(self, slots: memoryview) -> None:
         """Thousandths of a request per second that the limiter admits; 0 says that there is none."""
         slots[_RATE] = round(self.limiter.rate * 1000) if self.limiter else 0
 
-    def _behind(self, load: Load) -> OverloadError | None:
-        settings = self._settings
-        if load.waiting >= settings.max_waiting_requests:
-            return OverloadError("waiting", f"{load.waiting} requests are waiting already (--max-waiting-requests)")
-        if load.output_depth >= settings.max_output_depth:
-            return OverloadError(
-                "output_depth", f"the engine is {load.output_depth} output messages behind (--max-output-depth)"
-            )
-        if load.output_age >= settings.max_output_age:
-            return OverloadError(
-                "output_age", f"the engine's outputs are {load.output_age:.1f} s behind (--max-output-age)"
-            )
-        return None
+    def _behind(self) -> OverloadError | None:
+        """The bounds are per core: while one core is within them, it takes the request."""
+        loads = self._cores.loads
+        if not loads:
+            return OverloadError("no_core", NO_CORE)
+        best = min(loads, key=lambda load: (behind(load, self._settings) is not None, load.waiting))
+        return behind(best, self._settings)
 
     def _limited(self) -> OverloadError | None:
         if self.limiter is None or self.limiter.allow():

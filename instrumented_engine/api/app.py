@@ -58,13 +58,13 @@ def build_app(
 
     @app.get("/health", response_model=None, responses=answers.whole(answers.Status) | answers.errors(OVERLOAD))
     async def health() -> JSONResponse:
-        """200 while a request sent now would be served; else 503, and why."""
+        """200 while a request sent now would be served; else 503, and why. Of several cores one is enough for that."""
         refused = gate.refusal or (OverloadError("no_core", NO_CORE) if client.max_model_len is None else None)
-        problems = [refused.message] if refused else client.problems
-        if problems:
-            error = ApiError(OVERLOAD, "; ".join(problems))
+        if refused or not client.serving:
+            error = ApiError(OVERLOAD, refused.message if refused else "; ".join(client.problems))
             return JSONResponse(error.body(), OVERLOAD.status, error.headers())  # not logged: this is asked always
-        return JSONResponse({"status": "ok"})
+        complaints = client.complaints
+        return JSONResponse({"status": "degraded", "cores": complaints} if complaints else {"status": "ok"})
 
     @app.get("/version", responses=answers.whole(answers.Version))
     async def version() -> dict[str, str]:

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from instrumented_engine.api.client import CoreClient, failure
+from instrumented_engine.api.client import failure
 from instrumented_engine.api.errors import ApiError
 from instrumented_engine.api.logprobs import TokenEntry
 from instrumented_engine.api.reader import TextReader
@@ -31,10 +31,9 @@ class Piece:
 class Choice:
     """The choice with number ``index`` of a request."""
 
-    def __init__(self, index: int, client: CoreClient, stream: Stream, reader: TextReader, timeline: Timeline) -> None:
+    def __init__(self, index: int, stream: Stream, reader: TextReader, timeline: Timeline) -> None:
         self.index = index
         self.stream = stream
-        self._client = client
         self._reader = reader
         self._timeline = timeline
 
@@ -53,13 +52,13 @@ class Choice:
             if finished is not None:
                 if finished.reason == "error":
                     raise failure(finished)
-                self._client.forget(self.stream)
+                self.stream.forget()
                 rest, last = reader.finish()
                 reason = "stop" if reader.stopped else finished.reason
                 yield Piece(self.index, text + rest, entries + last, reason)
                 return
             if reader.stopped:
-                self._client.stop(self.stream)
+                self.stream.stop()
                 yield Piece(self.index, text, entries, "stop")
                 await self._settle()
                 return
@@ -73,7 +72,7 @@ class Choice:
             async with asyncio.timeout(_SETTLE_SECONDS):
                 while finished is None:
                     _, finished = await self.stream.take()
-        self._client.forget(self.stream)
+        self.stream.forget()
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[Piece, None]:

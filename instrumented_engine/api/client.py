@@ -1,59 +1,63 @@
-"""The API's end of the sockets: requests go out from the event loop, outputs come in on a thread of their own."""
+"""The API's end of the sockets: requests go out from the event loop, outputs come in on a thread of their own.
+
+A request goes to the core with the fewest open requests (running, waiting and on their way) and stays with it. Cores
+that are stuck or over a bound of the admission come last. Between equals the prompt decides, so that prompts that
+begin alike find each other's blocks in the prefix cache of one core.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import zmq
 
 from instrumented_engine import wire
-from instrumented_engine.api.admission import NO_CORE, Load
+from instrumented_engine.api.admission import NO_CORE, Load, behind
 from instrumented_engine.api.core_link import CoreLink
 from instrumented_engine.api.errors import INTERNAL, TIMEOUT, TOO_LARGE, ApiError, OverloadError
+from instrumented_engine.api.input_sender import InputSender
 from instrumented_engine.api.receiver import Receiver
 from instrumented_engine.api.stream import Stream
 from instrumented_engine.api.timeline import Timeline
 from instrumented_engine.config import EngineSettings
+from instrumented_engine.endpoints import Endpoints
 from instrumented_engine.sockets import configure
-from telemetry.layout import API, BYTE_BOUNDS
-from telemetry.scoreboard import HistogramWriter, Writer
+from telemetry.scoreboard import Writer
 from telemetry.stages import Stamp
 
-_log = logging.getLogger(__name__)
-_INPUT_SENT: Final = API.slot_index["input_messages_sent"]
-_INPUT_BYTES: Final = API.slot_index["input_bytes_sent"]
+_PREFIX_BYTES: Final = 4 * 64
+"""Of the prompt, as token ids: what decides between cores with equally much to do."""
 
 
 class CoreClient:
-    """Sends requests to the core and routes its outputs to their streams."""
+    """Sends requests to the cores and routes their outputs to the streams."""
 
     def __init__(self, settings: EngineSettings, page: Writer) -> None:
-        """Bind both sockets.
+        """Bind both sockets of every core.
 
         Raises:
             zmq.ZMQError: an endpoint cannot be bound.
         """
-        self._page = page
-        self._slots = page.slots
         self._settings = settings
         self._context = zmq.Context()
-        self._input = self._bind(zmq.PUSH, settings.input_endpoint)
-        self._streams: dict[int, Stream] = {}
-        self._core: CoreLink | None = None
-        self._encode_time = page.histogram("input_encode")
-        self._send_time = page.histogram("input_send_call")
-        self._sizes = HistogramWriter(page.slots, API.histogram_index["input_message_bytes"], BYTE_BOUNDS)
-        output = self._bind(zmq.PULL, settings.output_endpoint)
-        self._receiver = Receiver(output, self._streams, self._core_ready, page)
+        self._sender = InputSender(page)
+        self._links = [
+            CoreLink(index, settings.core_name(index), self._bind(zmq.PUSH, endpoints.input), self._sender, page)
+            for index, endpoints in self._endpoints()
+        ]
+        outputs = [self._bind(zmq.PULL, endpoints.output) for _, endpoints in self._endpoints()]
+        self._receiver = Receiver(outputs, [link.streams for link in self._links], self._core_ready, page)
         self.on_ready: Callable[[], None] = lambda: None
         """Called on the event loop when a core has become ready."""
         self.on_gone: Callable[[], None] = lambda: None
-        """Called on the event loop when it has died or left."""
+        """Called on the event loop when one has died or left."""
+
+    def _endpoints(self) -> list[tuple[int, Endpoints]]:
+        return [(core, self._settings.endpoints_of(core)) for core in range(self._settings.data_parallel_size)]
 
     def _bind(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -76,41 +80,96 @@ class CoreClient:
     @property
     def max_model_len(self) -> int | None:
         """Token limit of one request; None while there is no core."""
-        return self._core.ready.max_model_len if self._core else None
+        return min((link.max_model_len for link in self._links if link.max_model_len is not None), default=None)
 
     @property
-    def load(self) -> Load | None:
-        """How far behind the core is; None while there is none."""
-        core = self._core
-        return Load(core.waiting, core.output_depth, core.output_age) if core else None
+    def loads(self) -> list[Load]:
+        """How far behind each core is that takes requests."""
+        return [load for link in self._links if (load := link.load) is not None]
 
     @property
     def problems(self) -> list[str]:
-        """Why the core makes no progress, as of the last look; empty when it does."""
-        own = ["the thread that receives outputs has ended"] if self._receiver.failed else []
-        return own + (self._core.problems if self._core else [])
+        """Why no progress is made, as of the last look; empty when all is well."""
+        return self._own_problems + self._named(lambda link: link.problems)
 
-    def submit(self, message: wire.Submit, timeline: Timeline) -> Stream:
-        """Hand a request to the input socket.
+    @property
+    def complaints(self) -> list[str]:
+        """The same, and which cores are not running."""
+        return self._own_problems + self._named(lambda link: link.complaints)
+
+    @property
+    def _own_problems(self) -> list[str]:
+        return ["the thread that receives outputs has ended"] if self._receiver.failed else []
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is a core that takes requests and makes progress."""
+        return not self._own_problems and not all(link.complaints for link in self._links)
+
+    def _named(self, sentences: Callable[[CoreLink], list[str]]) -> list[str]:
+        several = len(self._links) > 1
+        return [
+            f"{link.name}: {sentence}" if several else sentence for link in self._links for sentence in sentences(link)
+        ]
+
+    def submit(self, messages: Sequence[wire.Submit], timeline: Timeline) -> list[Stream]:
+        """Hand the choices of one request to one core; the stream of each.
 
         Raises:
-            ApiError: no core, the socket pushes back, or the message is too large.
+            ApiError: no core, all sockets push back, or a message is too large.
         """
-        if self._core is None:
+        links = self._by_load(messages[0].prompt)
+        if not links:
             raise OverloadError("no_core", NO_CORE)
-        payload = self._encode(message)
+        payloads = [self._encode(message) for message in messages]
+        for link in links:
+            streams = self._hand_over(link, messages, payloads, timeline)
+            if streams:
+                return streams
+        raise OverloadError("input_full", "no core takes requests: the input sockets are full")
+
+    def _by_load(self, prompt: wire.Column) -> list[CoreLink]:
+        """The cores that take requests, the one that should have this prompt first."""
+        ready = [link for link in self._links if link.ready]
+        if len(ready) < 2:
+            return ready
+        favourite = zlib.crc32(prompt[:_PREFIX_BYTES])
+        return sorted(ready, key=lambda link: (*self._burden(link), (link.index - favourite) % len(self._links)))
+
+    def _burden(self, link: CoreLink) -> tuple[bool, int]:
+        load = link.load
+        stuck = bool(link.problems) or load is None or behind(load, self._settings) is not None
+        return stuck, len(link.streams)
+
+    def _encode(self, message: wire.Submit) -> bytes:
+        payload = self._sender.encode(message)
         limit = self._settings.max_message_bytes
         if len(payload) > limit:
             raise ApiError(TOO_LARGE, f"the request takes {len(payload)} bytes, more than --max-message-bytes {limit}")
-        stream = self._streams[message.request_id] = Stream(message.request_id, timeline)
-        try:
-            timeline.stamps[Stamp.INPUT_HANDED] = self._send(payload)
-        except zmq.Again:
-            self.forget(stream)
-            timeline.stamps[Stamp.INPUT_HANDED] = 0
-            raise OverloadError("input_full", "the core does not take requests: its input socket is full") from None
-        self._start_timer(stream)
-        return stream
+        return payload
+
+    def _hand_over(
+        self, link: CoreLink, messages: Sequence[wire.Submit], payloads: Sequence[bytes], timeline: Timeline
+    ) -> list[Stream]:
+        """All of them, or none: then the list is empty."""
+        streams: list[Stream] = []
+        timeline.core_index = link.index
+        first_handed = 0
+        for message, payload in zip(messages, payloads, strict=True):
+            stream = link.streams[message.request_id] = Stream(message.request_id, timeline, link)
+            try:
+                handed = link.send(payload)
+            except zmq.Again:
+                link.forget(stream)
+                for handed_over in streams:
+                    handed_over.abort()
+                return []
+            streams.append(stream)
+            first_handed = first_handed or handed
+        timeline.stamps[Stamp.INPUT_HANDED] = first_handed
+        for stream in streams:
+            self._start_timer(stream)
+        return streams
 
     def _start_timer(self, stream: Stream) -> None:
         if self._settings.request_timeout:
@@ -119,74 +178,23 @@ class CoreClient:
 
     def _expire(self, stream: Stream) -> None:
         seconds = self._settings.request_timeout
-        self.abort(stream)
+        stream.abort()
         stream.fail(ApiError(TIMEOUT, f"the request took longer than {seconds:g} s (--request-timeout)"))
 
-    def abort(self, stream: Stream) -> None:
-        """Tell the core that nobody waits for this request any more."""
-        if self.forget(stream):
-            self.stop(stream)
-
-    def stop(self, stream: Stream) -> None:
-        """Tell the core to end a request whose answer is complete; what the core knows of it still comes home."""
-        if self._core is None:
-            return
-        try:
-            self._send(self._encode(wire.Abort([stream.request_id])))
-        except zmq.Again:
-            _log.warning("the input socket is full: an abort was dropped, its request runs to its end")
-
-    def forget(self, stream: Stream) -> bool:
-        """The request is over; whether it was still known."""
-        if stream.timer is not None:
-            stream.timer.cancel()
-        return self._streams.pop(stream.request_id, None) is not None
-
-    def check_core(self, now: float) -> None:
-        """Judge the core's progress, and fail everything in flight when its process is gone."""
-        if self._core is None:
-            return
-        if self._core.alive:
-            self._core.look(now)
-            return
-        how = "was stopped" if self._core.left_on_purpose else "died"
-        level = logging.ERROR if self._streams or how == "died" else logging.INFO
-        _log.log(level, "the core process %s; failing %d requests", how, len(self._streams))
-        self._core.close()
-        self._core = None
-        self.on_gone()
-        self.fail_all(lambda: ApiError(INTERNAL, f"the core process {how}"))
+    def check_cores(self, now: float) -> None:
+        """Judge every core's progress, and fail the requests of those whose process is gone."""
+        for link in self._links:
+            if link.look(now):
+                self.on_gone()
 
     def fail_all(self, error: Callable[[], ApiError]) -> None:
         """End every request in flight with an error."""
-        for stream in list(self._streams.values()):
-            self.abort(stream)
-            stream.fail(error())
+        for link in self._links:
+            link.fail_all(error)
 
     def _core_ready(self, message: wire.Ready) -> None:
-        if self._core is not None:
-            self._core.close()
-        self._core = CoreLink(message, self._page)
-        _log.info("the core is ready (pid %d)", message.pid)
+        self._links[message.core_index].began(message)
         self.on_ready()
-
-    def _encode(self, message: wire.InputMessage) -> bytes:
-        started_ns = time.perf_counter_ns()
-        payload = wire.encode(message)
-        self._encode_time.observe(time.perf_counter_ns() - started_ns)
-        self._sizes.observe(len(payload))
-        return payload
-
-    def _send(self, payload: bytes) -> int:
-        frames, handed_ns = wire.input_frames(payload)
-        started_ns = time.perf_counter_ns()
-        self._input.send_multipart(frames, zmq.NOBLOCK, copy=len(payload) < wire.ZERO_COPY_BYTES)
-        self._send_time.observe(time.perf_counter_ns() - started_ns)
-        self._slots[_INPUT_SENT] += 1
-        self._slots[_INPUT_BYTES] += len(payload)
-        if self._core is not None:
-            self._core.count_sent()
-        return handed_ns
 
 
 def new_request_id() -> int:

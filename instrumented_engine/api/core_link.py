@@ -1,100 +1,121 @@
-"""What the API process knows of one core process: its page, and how far each direction between them has come."""
+"""The API's end of one core: its input socket, the requests it has, and its process as long as it lives."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
+import zmq
+
 from instrumented_engine import wire
-from instrumented_engine.api.health import CoreFacts, ProgressWatch
-from instrumented_engine.api.io_threads import gone_threads
-from telemetry.layout import API, MAX_CORES
-from telemetry.scoreboard import Liveness, PageError, Reader, Writer
+from instrumented_engine.api.admission import Load
+from instrumented_engine.api.core_process import CoreProcess
+from instrumented_engine.api.errors import INTERNAL, ApiError
+from instrumented_engine.api.input_sender import InputSender
+from instrumented_engine.api.stream import Stream
+from telemetry.layout import CORE
+from telemetry.scoreboard import Writer
 
 _log = logging.getLogger(__name__)
-_SLOT: Final = API.slot_index
-_SENT: Final = _SLOT["core_0_input_sent"]
-_RECEIVED: Final = _SLOT["core_0_output_received"]
+_NOT_RUNNING: Final = "not running: it is starting, or it died and is being restarted"
 
 
 class CoreLink:
-    """One core process, from its ready message to its end. Lives on the event loop."""
+    """One of the cores. It outlives the core's processes; lives on the event loop."""
 
-    def __init__(self, ready: wire.Ready, page: Writer) -> None:
-        """Open the core's page. One that cannot be read, such as on another host, leaves the core unwatched."""
-        self.ready = ready
-        self._slots = page.slots
-        self._page = _open(ready.page)
-        self._watch = ProgressWatch()
-        index = min(max(ready.core_index, 0), MAX_CORES - 1)
-        self._sent, self._received = _SENT + index, _RECEIVED + index
-        self._slots[self._sent] = 0
-        self.problems: list[str] = []
-
-    def count_sent(self) -> None:
-        """A message was handed to the core's input socket."""
-        self._slots[self._sent] += 1
+    def __init__(self, index: int, name: str, socket: zmq.Socket[bytes], sender: InputSender, page: Writer) -> None:
+        self.index = index
+        self.name = name
+        self._called = f"the {name}" if name == CORE.role else name
+        self.streams: dict[int, Stream] = {}
+        """Its open requests. The receiver thread looks them up."""
+        self._socket = socket
+        self._sender = sender
+        self._page = page
+        self._process: CoreProcess | None = None
 
     @property
-    def alive(self) -> bool:
-        """Whether the process holds its page's lock."""
-        return self._page is None or self._page.owner() is not None
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self._process is not None
 
     @property
-    def left_on_purpose(self) -> bool:
-        """Whether the process said goodbye, as it does when it is told to stop."""
-        return self._page is not None and self._page.liveness() is Liveness.EXITED
+    def max_model_len(self) -> int | None:
+        """Token limit of one request; None while it takes none."""
+        return self._process.ready.max_model_len if self._process else None
 
     @property
-    def waiting(self) -> int:
-        """Requests that no step has taken: in the core's queue, or still on their way there."""
-        page = self._page
-        if page is None:
-            return 0
-        return max(self._slots[self._sent] - page["input_messages_taken"], 0) + page["requests_waiting"]
+    def load(self) -> Load | None:
+        """How far behind it is; None while it takes no requests."""
+        process = self._process
+        return Load(process.waiting, process.output_depth, process.output_age) if process else None
 
     @property
-    def output_depth(self) -> int:
-        """Output messages that the core has sent and that were not received."""
-        page = self._page
-        return max(page["output_messages_sent"] - self._slots[self._received], 0) if page else 0
+    def problems(self) -> list[str]:
+        """Why it makes no progress, as of the last look; empty when it does."""
+        return self._process.problems if self._process else []
 
     @property
-    def output_age(self) -> float:
-        """Seconds for which they have been waiting without any being received, as of the last look."""
-        return self._watch.output_age
+    def complaints(self) -> list[str]:
+        """All that keeps it from serving."""
+        return self.problems if self.ready else [_NOT_RUNNING]
 
-    def look(self, now: float) -> None:
-        """Judge the core's progress; ``problems`` has the result."""
-        if self._page is not None:
-            self.problems = self._watch.observe(self._facts(self._page), now)
+    def send(self, payload: bytes) -> int:
+        """Hand a message to the input socket; the hand-over stamp.
 
-    def _facts(self, page: Reader) -> CoreFacts:
-        return CoreFacts(
-            phase=page["phase"],
-            phase_started_ns=page["phase_started_ns"],
-            steps=page["steps"],
-            step_tokens=page["step_tokens"],
-            step_longest_ns=page["step_longest_ns"],
-            input_sent=self._slots[self._sent],
-            input_decoded=page["input_messages_decoded"],
-            input_taken=page["input_messages_taken"],
-            output_queued=page["output_messages_queued"],
-            output_sent=page["output_messages_sent"],
-            output_received=self._slots[self._received],
-            gone_threads=gone_threads(page),
-        )
+        Raises:
+            zmq.Again: the socket is full, or nobody is connected.
+        """
+        handed_ns = self._sender.send(self._socket, payload)
+        if self._process is not None:
+            self._process.count_sent()
+        return handed_ns
 
-    def close(self) -> None:
-        """Let go of the page."""
-        if self._page is not None:
-            self._page.close()
+    def abort(self, stream: Stream) -> None:
+        """Tell the core to end a request."""
+        if self._process is None:
+            return
+        try:
+            self.send(self._sender.encode(wire.Abort([stream.request_id])))
+        except zmq.Again:
+            _log.warning("the input socket of %s is full: an abort was dropped", self._called)
 
+    def began(self, ready: wire.Ready) -> None:
+        """A new process takes requests."""
+        if self._process is not None:
+            self._lost(self._process)
+        self._process = CoreProcess(ready, self._page)
+        _log.info("%s is ready (pid %d)", self._called, ready.pid)
 
-def _open(path: str) -> Reader | None:
-    try:
-        return Reader(Path(path))
-    except PageError as error:
-        _log.warning("cannot watch the core: %s", error)
-        return None
+    def look(self, now: float) -> bool:
+        """Judge its progress; fail its requests when its process is gone. Whether it is gone since the last look."""
+        process = self._process
+        if process is None:
+            return False
+        if process.alive:
+            process.look(now)
+            return False
+        self._lost(process)
+        return True
+
+    def _lost(self, process: CoreProcess) -> None:
+        how = "was stopped" if process.left_on_purpose else "died"
+        level = logging.ERROR if self.streams or how == "died" else logging.INFO
+        _log.log(level, "the process of %s %s; failing %d requests", self._called, how, len(self.streams))
+        process.close()
+        self._process = None
+        self.fail_all(lambda: ApiError(INTERNAL, f"the core process {how}"))
+
+    def fail_all(self, error: Callable[[], ApiError]) -> None:
+        """End every open request with an error."""
+        for stream in list(self.streams.values()):
+            if self.forget(stream):
+                self.abort(stream)
+            stream.fail(error())
+
+    def forget(self, stream: Stream) -> bool:
+        """The request is over; whether it was still known."""
+        if stream.timer is not None:
+            stream.timer.cancel()
+        return self.streams.pop(stream.request_id, None) is not None

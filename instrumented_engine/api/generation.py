@@ -15,9 +15,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.responses import Response
 
 from instrumented_engine import wire
+from instrumented_engine.api.admission import NO_CORE
 from instrumented_engine.api.choice import Choice, Piece, merged
 from instrumented_engine.api.client import CoreClient, new_request_id
-from instrumented_engine.api.errors import OVERLOAD, PROTOCOL, ApiError
+from instrumented_engine.api.errors import PROTOCOL, ApiError, OverloadError
 from instrumented_engine.api.protocol import ChatCompletionRequest, GenerationRequest, choice, usage
 from instrumented_engine.api.reader import TextReader
 from instrumented_engine.api.timeline import CLIENT_CLOSED_REQUEST, Timeline
@@ -61,18 +62,10 @@ class Generation:
 
     def _submit(self, message: wire.Submit, tokenizer: Tokenizer) -> None:
         """One sequence for each choice; they share the prompt's blocks in the prefix cache."""
-        stamps = self.timeline.stamps
-        first_handed = 0
-        try:
-            for index in range(self.body.n):
-                stream = self._client.submit(_of_choice(message, index), self.timeline)
-                first_handed = first_handed or stamps[Stamp.INPUT_HANDED]
-                reader = TextReader(tokenizer, self.body.stop_strings, self.body.wanted_logprobs)
-                self.choices.append(Choice(index, self._client, stream, reader, self.timeline))
-        except ApiError:
-            self.end()
-            raise
-        stamps[Stamp.INPUT_HANDED] = first_handed
+        messages = [_of_choice(message, index) for index in range(self.body.n)]
+        for index, stream in enumerate(self._client.submit(messages, self.timeline)):
+            reader = TextReader(tokenizer, self.body.stop_strings, self.body.wanted_logprobs)
+            self.choices.append(Choice(index, stream, reader, self.timeline))
 
     def _message(self, number: int, prompt: list[int], tokenizer: Tokenizer) -> wire.Submit:
         body = self.body
@@ -97,9 +90,7 @@ class Generation:
     def _max_tokens(self, prompt_tokens: int) -> int:
         limit = self._client.max_model_len
         if limit is None:
-            raise ApiError(
-                OVERLOAD, "the engine has no running core: it is starting, or it died and is being restarted"
-            )
+            raise OverloadError("no_core", NO_CORE)
         asked = self.body.max_tokens
         if isinstance(self.body, ChatCompletionRequest):
             asked = asked or self.body.max_completion_tokens or max(limit - prompt_tokens, 1)
@@ -129,7 +120,7 @@ class Generation:
     def end(self) -> None:
         """Stop the core's work on what is still open."""
         for opened in self.choices:
-            self._client.abort(opened.stream)
+            opened.stream.abort()
 
     def abandon(self) -> None:
         """The client went away."""

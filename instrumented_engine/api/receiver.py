@@ -1,4 +1,4 @@
-"""The thread that reads the output socket.
+"""The thread that reads the output sockets of all cores.
 
 A thread, because asyncio's ZMQ sockets cost seven times the CPU and a stamp taken on the event loop would count the
 loop's own lag as socket time.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import zmq
@@ -16,7 +16,7 @@ import zmq
 from instrumented_engine import faults, wire
 from instrumented_engine.api.stream import Stream
 from instrumented_engine.receiving import ReceivingThread
-from telemetry.layout import API, MAX_CORES
+from telemetry.layout import API
 from telemetry.scoreboard import Writer
 
 T = TypeVar("T")
@@ -40,10 +40,15 @@ class Receiver(ReceivingThread):
     loop: asyncio.AbstractEventLoop
 
     def __init__(
-        self, socket: zmq.Socket[bytes], streams: dict[int, Stream], on_ready: CoreReadyCallback, page: Writer
+        self,
+        sockets: Sequence[zmq.Socket[bytes]],
+        streams: Sequence[dict[int, Stream]],
+        on_ready: CoreReadyCallback,
+        page: Writer,
     ) -> None:
+        """``streams`` are the open requests of each core: what a core says about those of another one is left alone."""
         name = "api-output-receiver"
-        super().__init__(name, socket, page.slots, _THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS)
+        super().__init__(name, sockets, page.slots, _THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS)
         self._streams = streams
         self._on_ready = on_ready
         self._transit = page.histogram("output_transit")
@@ -53,6 +58,8 @@ class Receiver(ReceivingThread):
         """Decode one message and wake the event loop for what is in it."""
         faults.die("receiver")
         message, handover = wire.decode_output(frames)
+        if message.core_index >= len(self._streams):
+            raise wire.WireError(f"a message of core {message.core_index}, and there are {len(self._streams)}")
         if isinstance(message, wire.Ready):
             self._count(frames, handover, received_ns, message.core_index)
             self._call(self._on_ready, message)
@@ -68,9 +75,10 @@ class Receiver(ReceivingThread):
         produced = dict.fromkeys(finished, -1) | dict(zip(wire.unpack_ids(message.request_ids), tokens, strict=True))
         logprobs = _by_request(message) if message.logprobs is not None else {}
         decoded_ns = time.time_ns()
+        streams = self._streams[message.core_index]
         deliveries: list[Delivery] = []
         for request_id, token in produced.items():
-            stream = self._streams.get(request_id)
+            stream = streams.get(request_id)
             if stream is None:  # aborted, or of a core before this one
                 continue
             end = finished.get(request_id)
@@ -87,8 +95,7 @@ class Receiver(ReceivingThread):
         self._slots[_BYTES] += len(frames[0])
         self._slots[_RECEIVED_NS] = received_ns
         self._slots[_SEQUENCE] = handover.sequence
-        if 0 <= core_index < MAX_CORES:
-            self._slots[_CORE_RECEIVED + core_index] = handover.sequence
+        self._slots[_CORE_RECEIVED + core_index] = handover.sequence
         self._slots[_RECEIVED] += 1
 
     def _call(self, function: Callable[[T], None], argument: T) -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from instrumented_engine import wire
 from instrumented_engine.api.errors import ApiError, OverloadError
 from instrumented_engine.api.timeline import Timeline
 
 
+class Core(Protocol):
+    """Where a request is."""
+
+    def forget(self, stream: Stream) -> bool:
+        """The request is over; whether it was still known."""
+
+    def abort(self, stream: Stream) -> None:
+        """Tell the core to end it."""
+
+
 class Stream:
     """Lives on the event loop. A handler that is held up by its client finds everything since in one piece."""
 
-    def __init__(self, request_id: int, timeline: Timeline) -> None:
+    def __init__(self, request_id: int, timeline: Timeline, core: Core) -> None:
         self.request_id = request_id
         self.timeline = timeline
+        self._core = core
         self._tokens: list[int] = []
         self._logprobs: list[wire.TokenLogprobs] = []
         self._finished: wire.Finished | None = None
@@ -38,6 +50,19 @@ class Stream:
             self.timeline.shed_reason = error.reason
         self._error = error
         self._changed.set()
+
+    def abort(self) -> None:
+        """Nobody waits for this request any more."""
+        if self.forget():
+            self.stop()
+
+    def stop(self) -> None:
+        """End a request whose answer is complete; what the core knows of it still comes home."""
+        self._core.abort(self)
+
+    def forget(self) -> bool:
+        """The request is over; whether it was still known."""
+        return self._core.forget(self)
 
     async def take(self) -> tuple[list[int], wire.Finished | None]:
         """Everything since the last call; waits for something.

@@ -1,4 +1,4 @@
-"""What the event loop does ten times a second: prove that it runs, and look after the core."""
+"""What the event loop does ten times a second: prove that it runs, and look after the cores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tick:
                 asyncio.get_running_loop().call_soon(faults.stall, "block_loop")
 
     def _look(self) -> None:
-        self._client.check_core(time.monotonic())
+        self._client.check_cores(time.monotonic())
         self._say(self._client.problems)
         self._count += 1
         if self._count % _CHORE_TICKS == 0:

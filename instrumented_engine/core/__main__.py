@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import torch
 import zmq
 
-from instrumented_engine import wire
+from instrumented_engine import faults, wire
 from instrumented_engine.config import EngineSettings
 from instrumented_engine.core.blocks import BlockPool
 from instrumented_engine.core.input_thread import InputThread
@@ -29,7 +29,7 @@ from instrumented_engine.model.loaders import load_model
 from instrumented_engine.model.source import ModelSource, ModelUnavailable
 from instrumented_engine.process import count_logs, die_with_parent, end_with_sentence, start_logging
 from instrumented_engine.sockets import configure
-from telemetry.layout import CORE
+from telemetry.layout import CORE, endpoint_roles
 from telemetry.scoreboard import PageError, Writer, runtime_directory
 from telemetry.settings import parse_or_exit
 
@@ -44,13 +44,14 @@ def main() -> None:
     start_logging(settings.log_level)
     try:
         directory = Path(settings.runtime_dir) if settings.runtime_dir else runtime_directory(create=True)
-        page = Writer(directory, CORE, generation=settings.generation)
+        name = settings.core_name(settings.core_index)
+        faults.name_process(name)
+        page = Writer(directory, CORE, name, generation=settings.generation)
         count_logs(page)
-        cpus = bind_process(settings.cpu_bind)
-        device = _device(settings.device)
+        cpus = bind_process(settings.cpu_bind, settings.core_index, settings.data_parallel_size)
+        device = _device(settings.device, settings.core_index)
         source = ModelSource.resolve(settings.model)
-        if settings.threads or cpus:
-            torch.set_num_threads(settings.threads or min(cpus or 1, torch.get_num_threads()))
+        torch.set_num_threads(settings.threads or _default_threads(cpus, settings.data_parallel_size))
         model = load_model(source, device, getattr(torch, settings.dtype))
     except (PageError, ModelUnavailable, ValueError) as error:
         sys.exit(end_with_sentence("instrumented_engine.core", error))
@@ -59,28 +60,37 @@ def main() -> None:
     page.close()
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, core_index: int) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no CUDA device; use --device cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        return torch.device(name, core_index % torch.cuda.device_count())
     return torch.device(name)
+
+
+def _default_threads(bound_cpus: int | None, cores: int) -> int:
+    """What torch would choose, of the CPUs that are for this core alone."""
+    chosen = torch.get_num_threads()
+    return min(bound_cpus, chosen) if bound_cpus else max(chosen // cores, 1)
 
 
 def _serve(settings: EngineSettings, page: Writer, model: Llama, device: torch.device) -> None:
     context = zmq.Context()
     input_queue: SimpleQueue[tuple[wire.InputMessage, int] | None] = SimpleQueue()
     output_queue: SimpleQueue[tuple[wire.OutputMessage, int] | None] = SimpleQueue()
-    receiver = InputThread(_connect(context, zmq.PULL, settings.input_endpoint, settings), input_queue, page)
-    sender = OutputThread(_connect(context, zmq.PUSH, settings.output_endpoint, settings), output_queue, page)
+    endpoints = settings.endpoints_of(settings.core_index)
+    receiver = InputThread(_connect(context, zmq.PULL, endpoints.input, settings), input_queue, page)
+    sender = OutputThread(_connect(context, zmq.PUSH, endpoints.output, settings), output_queue, page)
     loop = _build_loop(settings, page, model, device, (input_queue, output_queue))
     signal.signal(signal.SIGTERM, loop.stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops its children in order
-    page.set_endpoints({"input": settings.input_endpoint, "output": settings.output_endpoint})
+    page.set_endpoints(endpoint_roles(settings.core_index, *endpoints))
     receiver.start()
     sender.start()
-    ready = wire.Ready(0, os.getpid(), str(page.path), _max_model_len(settings, model.config))
+    ready = wire.Ready(settings.core_index, os.getpid(), str(page.path), _max_model_len(settings, model.config))
     output_queue.put((ready, page["phase_started_ns"]))
     page["output_messages_queued"] += 1
     loop.run()
@@ -88,7 +98,8 @@ def _serve(settings: EngineSettings, page: Writer, model: Llama, device: torch.d
     sender.stop()
     for thread in (receiver, sender):
         thread.join(_JOIN_SECONDS)
-    context.destroy(linger=SEND_RETRY_MS)
+    if not (receiver.is_alive() or sender.is_alive()):  # a socket must not be closed under a thread that uses it
+        context.destroy(linger=SEND_RETRY_MS)
 
 
 def _build_loop(
@@ -121,6 +132,7 @@ def _build_loop(
         max_model_len,
         model.config.vocab_size,
         settings.step_trace_ratio,
+        settings.core_index,
     )
 
 

@@ -26,7 +26,7 @@ class InputThread(ReceivingThread):
     """Decodes and queues."""
 
     def __init__(self, socket: zmq.Socket[bytes], queue: InputQueue, page: Writer) -> None:
-        super().__init__("core-input", socket, page.slots, _THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS)
+        super().__init__("core-input", [socket], page.slots, _THREAD, _HEARTBEAT, _REJECTED, _DISCONNECTS)
         self._queue = queue
         self._decode_time = page.histogram("input_decode")
 

@@ -55,7 +55,8 @@ class OutputThread(threading.Thread):
             payload = wire.encode(message)
             self._encode_time.observe(time.perf_counter_ns() - started_ns)
             self._sizes.observe(len(payload))
-            self._send(payload, queued_ns)
+            if not self._send(payload, queued_ns):
+                return  # nobody reads, and each message that is left would be waited for as long
             self._slots[_OLDEST] = 0
 
     def _next(self) -> tuple[wire.OutputMessage, int] | None:
@@ -67,22 +68,23 @@ class OutputThread(threading.Thread):
             except Empty:
                 continue
 
-    def _send(self, payload: bytes, queued_ns: int) -> None:
+    def _send(self, payload: bytes, queued_ns: int) -> bool:
+        """Whether it was sent before this thread was asked to end."""
         self._sequence += 1
         started_ns = time.perf_counter_ns()
         while not self._try_send(payload, queued_ns):
             if self._stopping.is_set():
-                return
+                return False
         self._send_time.observe(time.perf_counter_ns() - started_ns)
         self._slots[_BYTES] += len(payload)
         self._slots[_SENT_NS] = time.time_ns()
         self._slots[_SENT] = self._sequence
+        return True
 
     def _try_send(self, payload: bytes, queued_ns: int) -> bool:
         """One attempt of SEND_RETRY_MS; the hand-over is stamped anew each time."""
         try:
-            copy = len(payload) < wire.ZERO_COPY_BYTES
-            self._socket.send_multipart(wire.output_frames(payload, self._sequence, queued_ns), copy=copy)
+            wire.send(self._socket, wire.output_frames(payload, self._sequence, queued_ns))
         except zmq.Again:
             return False
         return True

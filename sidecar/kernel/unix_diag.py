@@ -9,7 +9,7 @@ Sources: linux/unix_diag.h, net/unix/diag.c, sock_diag(7).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -173,6 +173,26 @@ def read_unix_queues(diag: DiagSocket, paths: Sequence[bytes]) -> list[UnixQueue
     if not paths:
         return []
     return diag.dump(SOCK_DIAG_BY_FAMILY, unix_request(), BODY_BYTES, lambda: UnixSockets(paths)).queues()
+
+
+def by_role(roles: Iterable[str], queues: Iterable[UnixQueues]) -> dict[str, UnixQueues]:
+    """The queues of all paths of a role as one; of their accept queues the fullest counts."""
+    found: dict[str, UnixQueues] = {}
+    for role, one in zip(roles, queues, strict=True):
+        found[role] = _together(found[role], one) if role in found else one
+    return found
+
+
+def _together(first: UnixQueues, second: UnixQueues) -> UnixQueues:
+    fullest = max(first, second, key=lambda one: one.pending / one.backlog if one.backlog else -1.0)
+    return UnixQueues(
+        sockets=first.sockets + second.sockets,
+        receive_bytes=first.receive_bytes + second.receive_bytes,
+        send_bytes=first.send_bytes + second.send_bytes,
+        pending=fullest.pending,
+        backlog=fullest.backlog,
+        blocked=first.blocked + second.blocked,
+    )
 
 
 def read_bound_files(diag: DiagSocket) -> BoundFiles:

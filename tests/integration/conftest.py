@@ -30,14 +30,14 @@ class Engine:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def page(self, role: str) -> Reader:
-        """The page of the living process with that role."""
-        return eventually(f"a live {role} page", lambda: self._live_page(role))
+    def page(self, wanted: str) -> Reader:
+        """The page of the living process with that role or name, such as ``core-1``."""
+        return eventually(f"a live {wanted} page", lambda: self._live_page(wanted))
 
-    def _live_page(self, role: str) -> Reader | None:
+    def _live_page(self, wanted: str) -> Reader | None:
         for path in pages(self.runtime_dir):
             reader = Reader(path)
-            if reader.layout.role == role and reader.owner() is not None:
+            if wanted in (reader.layout.role, reader.header.name) and reader.owner() is not None:
                 return reader
             reader.close()
         return None

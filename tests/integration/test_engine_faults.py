@@ -166,6 +166,10 @@ def test_sigterm_ends_every_process_and_removes_the_sockets(runtime_dir: Path) -
         (["--input-endpoint", "ipc://" + "x" * 200], "at most 107 bytes"),
         (["--device", "cuda"], "sees no CUDA device"),
         (["--output-endpoint", "tcp://203.0.113.1:1"], "cannot bind the sockets"),
+        (["--interface", "eno77"], "--interface eno77: there is no such interface, only"),
+        (["--bind-address", "203.0.113.9"], "--bind-address 203.0.113.9: cannot be bound here"),
+        (["--bind-address", "127.0.0.1", "--interface", "lo"], "give one of them"),
+        (["--data-parallel-size", "9"], "--data-parallel-size must be between 1 and 8"),
     ],
 )
 def test_bad_flags_are_one_sentence_and_status_2(runtime_dir: Path, flags: list[str], sentence: str) -> None:

@@ -91,6 +91,39 @@ def test_a_drain_has_an_end_and_says_so(runtime_dir: Path, pool: ThreadPoolExecu
         eventually("the end", lambda: is_gone(engine.pid), 10)
 
 
+def stalled(engine: Engine, faults: Path, pool: ThreadPoolExecutor, seconds: int) -> Future[httpx.Response]:
+    """A request in a step that takes so long."""
+    (faults / "stall_core").write_text(str(seconds))
+    answer = pool.submit(ask, engine)
+    eventually("the step", lambda: not (faults / "stall_core").exists())
+    return answer
+
+
+def test_a_core_in_a_long_step_is_waited_for(runtime_dir: Path, tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    """The drain ends before the step does, and the core still leaves by itself."""
+    faults = {"ENGINESCOPE_FAULTS_DIR": str(tmp_path)}
+    with running_engine(runtime_dir, "--threads=1", "--drain-timeout=6", **faults) as engine:
+        pages = [engine.page(role) for role in ("api", "core")]
+        answer = stalled(engine, tmp_path, pool, 10)
+        os.kill(engine.pid, signal.SIGTERM)
+        assert answer.result(20).status_code == 503
+        eventually("the end", lambda: is_gone(engine.pid))
+        assert [page.liveness() for page in pages] == [Liveness.EXITED] * 2
+
+
+def test_a_second_sigterm_waits_for_nothing(runtime_dir: Path, tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    faults = {"ENGINESCOPE_FAULTS_DIR": str(tmp_path)}
+    with running_engine(runtime_dir, "--threads=1", "--drain-timeout=300", **faults) as engine:
+        api, core = (engine.page(role) for role in ("api", "core"))
+        answer = stalled(engine, tmp_path, pool, 300)
+        os.kill(engine.pid, signal.SIGTERM)
+        eventually("the drain", lambda: api["gate"] == 2)
+        os.kill(engine.pid, signal.SIGTERM)
+        assert answer.result(30).status_code == 503
+        eventually("the end", lambda: is_gone(engine.pid))
+        assert (api.liveness(), core.liveness()) == (Liveness.EXITED, Liveness.DEAD)
+
+
 @pytest.fixture(scope="module")
 def faults_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
@@ -150,9 +183,9 @@ def test_a_blocked_event_loop_shows_in_its_lag(faulty: Engine, faults_dir: Path)
     ("fault", "sentence"),
     [
         ("stall_core", "step loop has made no progress"),
-        ("input_thread", "has not read its input socket"),
-        ("output_thread", "has sent no output"),
-        ("receiver", "has received no output"),
+        ("input_thread", "input thread has been gone"),
+        ("output_thread", "output thread has been gone"),
+        ("receiver", "the thread that receives outputs has ended"),
     ],
 )
 def test_health_names_what_is_stuck(

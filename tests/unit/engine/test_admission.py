@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from telemetry.scoreboard import Writer
 
 
 class Cores:
-    load: Load | None = Load(0, 0, 0.0)
+    loads: Sequence[Load] = (Load(0, 0, 0.0),)
 
 
 @pytest.fixture
@@ -20,32 +20,38 @@ def page(tmp_path: Path) -> Iterator[Writer]:
     writer.close()
 
 
-def reason(page: Writer, load: Load | None, settings: EngineSettings = EngineSettings()) -> str | None:  # noqa: B008
+def reason(page: Writer, *loads: Load) -> str | None:
     cores = Cores()
-    cores.load = load
-    refused = Admission(settings, cores, Gate(page), lambda: 0.0).refusal()
+    cores.loads = loads
+    refused = Admission(EngineSettings(), cores, Gate(page), lambda: 0.0).refusal()
     return refused.reason if refused else None
 
 
 @pytest.mark.parametrize(
-    ("load", "expected"),
+    ("loads", "expected"),
     [
-        (Load(0, 0, 0.0), None),
-        (Load(2047, 999, 4.9), None),
-        (Load(2048, 0, 0.0), "waiting"),
-        (Load(0, 1000, 0.0), "output_depth"),
-        (Load(0, 1, 5.0), "output_age"),
-        (None, "no_core"),
+        ([Load(0, 0, 0.0)], None),
+        ([Load(2047, 999, 4.9)], None),
+        ([Load(2048, 0, 0.0)], "waiting"),
+        ([Load(0, 1000, 0.0)], "output_depth"),
+        ([Load(0, 1, 5.0)], "output_age"),
+        ([], "no_core"),
+        ([Load(2048, 0, 0.0), Load(2047, 999, 4.9)], None),
+        ([Load(0, 1000, 0.0), Load(0, 1, 5.0), Load(9, 0, 0.0)], None),
+        ([Load(3000, 0, 0.0), Load(2048, 0, 9.0)], "waiting"),
+        ([Load(3000, 0, 0.0), Load(0, 1, 5.0)], "output_age"),
     ],
 )
-def test_each_bound_pushes_back(page: Writer, load: Load | None, expected: str | None) -> None:
-    assert reason(page, load) == expected
+def test_each_bound_pushes_back_when_no_core_is_within_it(
+    page: Writer, loads: list[Load], expected: str | None
+) -> None:
+    assert reason(page, *loads) == expected
 
 
 def test_the_gate_goes_before_the_bounds(page: Writer) -> None:
     gate = Gate(page)
     gate.reload()
-    assert reason(page, None) == "reloading"
+    assert reason(page) == "reloading"
     gate.open()
     assert reason(page, Load(0, 0, 0.0)) is None
     gate.drain()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instrumented_engine.config import EngineSettings
-from instrumented_engine.cpus import format_cpus, parse_cpus, resolve_cpus
+from instrumented_engine.cpus import format_cpus, parse_cpus, resolve_cpus, share_of
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -33,6 +33,17 @@ def test_a_node_is_looked_up(tmp_path: Path) -> None:
         resolve_cpus("numa:1", tmp_path)
     with pytest.raises(ValueError, match="no such node, only 0, 1"):
         resolve_cpus("numa:7", tmp_path)
+
+
+@given(st.sets(st.integers(0, 300), min_size=1), st.integers(1, 8))
+def test_cores_share_the_cpus_out(cpus: set[int], cores: int) -> None:
+    shares = [share_of(cpus, core, cores) for core in range(cores)]
+    assert set().union(*shares) == cpus
+    assert all(shares)
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    if len(cpus) >= cores:
+        assert sum(sizes) == len(cpus)
 
 
 def test_a_cpu_that_is_not_there_is_named() -> None:

@@ -1,3 +1,6 @@
+from collections.abc import Iterator
+from typing import Any, cast
+
 import msgspec
 import numpy as np
 import pytest
@@ -119,7 +122,7 @@ def test_garbage_payloads_raise_wire_error_only(payload: bytes) -> None:
     ],
 )
 def test_values_that_would_break_the_core_are_refused(change: dict[str, object]) -> None:
-    good = {
+    good: dict[str, object] = {
         "request_id": 1,
         "prompt": wire.pack_tokens([1]),
         "max_tokens": 1,
@@ -149,6 +152,8 @@ def test_columns_must_agree() -> None:
         wire.decode_output(wire.output_frames(wire.encode(message), 1, 1))
     with pytest.raises(wire.WireError, match="cut off"):
         wire.unpack_tokens(b"12345")
+    with pytest.raises(wire.WireError, match="undecodable"):
+        wire.decode_output(wire.output_frames(wire.encode(wire.Outputs(-1, b"", b"", [])), 1, 1))
 
 
 def test_logprobs_come_back_by_row() -> None:
@@ -173,16 +178,48 @@ def test_logprob_columns_must_agree(change: dict[str, object]) -> None:
         wire.decode_output(wire.output_frames(wire.encode(message), 1, 1))
 
 
-@pytest.mark.parametrize("size", [100, wire.ZERO_COPY_BYTES - 1, wire.ZERO_COPY_BYTES, 1 << 20])
-def test_large_payloads_are_received_as_views_and_decode_alike(size: int) -> None:
-    message = wire.Outputs(0, bytes(2 * size // 12 * 4), bytes(size // 12 * 4), [])
-    payload = wire.encode(message)
+@pytest.fixture
+def pair() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    """Two ends in one process, where libzmq itself passes a message on without a copy."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as sender, context.socket(zmq.PULL) as receiver:
         receiver.bind("inproc://wire")
         sender.connect("inproc://wire")
-        for copy in (True, False):
-            sender.send_multipart(wire.output_frames(payload, 1, 2), copy=copy)
-            frames = wire.receive(receiver)
-            assert isinstance(frames[0], memoryview) is (len(payload) >= wire.ZERO_COPY_BYTES)
-            decoded, handover = wire.decode_output(frames)
-            assert (decoded, handover.sequence) == (message, 1)
+        yield sender, receiver
+
+
+def address(buffer: wire.Column) -> int:
+    """Where in memory it begins."""
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+@pytest.mark.parametrize("size", [100, wire.ZERO_COPY_BYTES - 40, wire.ZERO_COPY_BYTES, 1 << 20])
+def test_a_large_payload_stays_where_it_is_from_end_to_end(
+    pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]], size: int
+) -> None:
+    sender, receiver = pair
+    message = wire.Outputs(0, bytes(2 * size // 12 * 4), bytes(size // 12 * 4), [])
+    payload = wire.encode(message)
+    shared = len(payload) >= wire.ZERO_COPY_BYTES
+    assert shared is (size >= wire.ZERO_COPY_BYTES)
+    wire.send(sender, wire.output_frames(payload, 1, 2))
+    frames = wire.receive(receiver)
+    assert (address(frames[0]) == address(payload)) is shared
+    decoded, handover = wire.decode_output(frames)
+    assert (decoded, handover.sequence) == (message, 1)
+
+
+def test_decoded_columns_are_views_of_their_frame() -> None:
+    message = wire.Outputs(0, wire.pack_ids(range(9000)), wire.pack_tokens(range(9000)), [])
+    payload = wire.encode(message)
+    decoded, _ = wire.decode_output(wire.output_frames(payload, 1, 1))
+    assert isinstance(decoded, wire.Outputs)
+    for column in (decoded.request_ids, decoded.tokens):
+        assert address(payload) < address(column) < address(payload) + len(payload)
+
+
+def test_a_column_is_the_memory_of_its_numbers() -> None:
+    numbers = np.arange(9000, dtype="<i4")
+    column = wire.pack_tokens(cast("Any", numbers))
+    assert address(column) == numbers.ctypes.data
+    assert wire.unpack_tokens(column) == numbers.tolist()
+    assert (len(wire.pack_tokens([])), len(wire.pack_ids([]))) == (0, 0)

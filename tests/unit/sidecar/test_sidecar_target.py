@@ -92,10 +92,12 @@ def test_endpoints_become_roles() -> None:
             "output": "tcp://[::1]:5555",
             "a": "ipc://@b",
             "z": "inproc://q",
+            "input-1": "ipc:///run/x-1",
+            "output-7": "tcp://[::1]:5569",
         }
     )
-    assert roles.ports == {8000: "http", 5555: "output"}
-    assert roles.paths == {"input": b"/run/x", "a": b"\0b"}
+    assert roles.ports == {8000: "http", 5555: "output", 5569: "output"}
+    assert roles.paths == {b"/run/x": "input", b"\0b": "a", b"/run/x-1": "input"}
 
 
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.text(":/ipctp0189@", max_size=20)))

@@ -1,3 +1,4 @@
+import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanKind, StatusCode
@@ -6,7 +7,9 @@ from telemetry.records import KernelSample, Repeats, RequestRecord, StepRecord
 from telemetry.spans import KernelHistory, Resources, join_steps, request_spans, step_span
 from telemetry.stages import STAGES, STAMP_COUNT, Attribute, RequestFlag, Stamp
 
-RESOURCES = Resources(Resource({"process.pid": 1}), Resource({"process.pid": 2}))
+RESOURCES = Resources(
+    Resource({"process.pid": 1}), {0: Resource({"process.pid": 2}), 3: Resource({"process.pid": 5})}, Resource({})
+)
 MS = 1_000_000
 
 
@@ -44,8 +47,13 @@ def test_one_server_span_and_one_for_each_stage() -> None:
     assert {span.parent.span_id for span in stages if span.parent} == {server.context.span_id}
     assert len({span.context.span_id for span in (server, *stages)}) == 7
     assert {span.context.trace_id for span in (server, *stages)} == {int.from_bytes(b"t" * 16, "big")}
-    pids = [span.resource.attributes["process.pid"] for span in stages]
-    assert pids == [1 if stage.process == "api" else 2 for stage in STAGES]
+
+
+@pytest.mark.parametrize(("core", "pid"), [(0, 2), (3, 5), (1, None)])
+def test_a_stage_is_of_the_process_that_did_it(core: int, pid: int | None) -> None:
+    _, *stages = request_spans(record(core_index=core), RESOURCES, KernelHistory())
+    pids = [span.resource.attributes.get("process.pid") for span in stages]
+    assert pids == [1 if stage.process == "api" else pid for stage in STAGES]
 
 
 def test_times_are_the_stamps() -> None:
@@ -116,7 +124,7 @@ def test_a_step_links_to_all_its_members() -> None:
     whole = StepRecord(4, 10, 20, 200, 200, members)
     parts = [StepRecord.unpack(payload) for payload in whole.pack()]
     (joined,) = join_steps(parts)
-    span = step_span(joined, RESOURCES.core)
+    span = step_span(joined, RESOURCES.cores[0])
     assert len(span.links) == 200
     assert span.links[199].context.trace_id == int.from_bytes(bytes([200]) * 16, "big")
 

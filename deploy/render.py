@@ -45,6 +45,7 @@ def render_prometheus(
 def render_alertmanager(*, page_receiver: str, watchdog_repeat: str = "2s") -> str:
     """``alertmanager.yaml`` that sends at once, to the page receiver at ``host:port``."""
     config = _load("alertmanager.yaml")
+    config["templates"] = [str(FOLDER / pattern) for pattern in config["templates"]]
     for route in (config["route"], *config["route"]["routes"]):
         route.update(group_wait="0s", group_interval="1s")
         if route["receiver"] == "deadman":

@@ -3,7 +3,7 @@
 # make test      install, then the suite
 # make test-long what takes minutes: judgements and pages of real faults, soak
 # make check     style, types, generated files
-# make drill     break the running stack on purpose and wait for the page
+# make drill     start a stack, break it on purpose in every way and wait for each page; then decoys, which must not page
 
 PYTHON ?= python3
 VENV := .venv
@@ -47,7 +47,7 @@ check: install
 	$(BIN)/python -m instrumented_engine.api.reference --check
 
 drill: install
-	$(BIN)/enginescope drill all --json $(ARGS)
+	$(BIN)/enginescope drill all --decoys --up --json $(ARGS)
 
 format: install
 	$(BIN)/ruff check --fix

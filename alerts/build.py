@@ -1,6 +1,7 @@
 """Builds the Prometheus rule file from the failure folders.
 
-    python -m alerts.build                 # write alerts/built/enginescope.rules.yaml, fill in deploy/alertmanager.yaml
+    python -m alerts.build                 # write alerts/built/enginescope.rules.yaml; fill in the inhibition in
+                                           # deploy/alertmanager.yaml and the tables of alerts in the documents
     python -m alerts.build --check         # exit status 1 when one of them is out of date
     python -m alerts.build --output FILE --time-scale 0.1     # for drills: ten times faster rules
 
@@ -21,6 +22,7 @@ import yaml
 
 from alerts.catalogue import BUILT, ROOT, Alert, AlertError, alerts
 from alerts.inhibition import ALERTMANAGER, fill_in
+from alerts.table import filled
 from dashboards.places import place
 
 RUNBOOK_BASE: Final = "https://github.com/enginescope/enginescope/blob/main/alerts"
@@ -132,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = alerts(options.folders)
         texts = {options.output: build(found, options.time_scale, options.runbook_base, options.dashboard_base)}
         if options.output == BUILT:
-            texts[ALERTMANAGER] = fill_in(found)
+            texts |= {ALERTMANAGER: fill_in(found), **filled(found)}
         if options.check:
             return max(_check(path, text) for path, text in texts.items())
         for path, text in texts.items():

@@ -1,6 +1,7 @@
 """The failures there are alerts for, read from the folders beside this file.
 
-``rule.yaml`` holds the rules and may say what holds the alert back: ``inhibited_by: {fd_exhausted: [engine, process]}``
+``rule.yaml`` holds the rules. ``means`` says in a sentence what the alert tells, and without it the runbook's first
+sentence does. It may say what holds the alert back: ``inhibited_by: {fd_exhausted: [engine, process]}``
 names a failure and the labels in which the two must agree. Every failure is held back by ``engine_down`` too, unless
 ``outlives_engine: true`` says that it matters just as much without an engine.
 """
@@ -42,6 +43,8 @@ class Alert:
     """Recording rules, then the alerting rule, as written in ``rule.yaml``."""
     inhibited_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Failures whose alert holds this one back, each with the labels that must be equal."""
+    means: str = ""
+    """What it tells, in a sentence; empty when the folder leaves that to the runbook."""
 
     @property
     def rule_file(self) -> Path:
@@ -92,7 +95,8 @@ def _read(folder: Path) -> Alert:
     severity = alerting[0].get("labels", {}).get("severity")
     if not severity:
         raise AlertError(f"{path} gives {expected} no severity")
-    return Alert(folder.name, expected, severity, folder, tuple(rules), _inhibited_by(path, written, severity))
+    inhibited_by, means = _inhibited_by(path, written, severity), str(written.get("means", ""))
+    return Alert(folder.name, expected, severity, folder, tuple(rules), inhibited_by, means)
 
 
 def _inhibited_by(path: Path, written: dict[str, Any], severity: str) -> dict[str, tuple[str, ...]]:

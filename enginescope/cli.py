@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -91,33 +90,35 @@ def up(
 
 @app.command()
 def drill(
-    names: Annotated[list[str], typer.Argument(help="Failures to break on purpose, or `all`.")],
+    names: Annotated[list[str] | None, typer.Argument(help="Failures to break on purpose, decoys, or `all`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
+    decoys: Annotated[bool, typer.Option("--decoys", help="Also what is healthy or odd, which must not page.")] = False,
+    own_stack: Annotated[bool, typer.Option("--up", help="Start a stack for it, and stop that again.")] = False,
+    time_scale: Annotated[
+        float, typer.Option(min=0.01, max=1, help="With --up: factor on the alert rules' windows and waits.")
+    ] = 0.05,
+    save: Annotated[bool, typer.Option("--save", help="Note the times for the table of alerts.")] = False,
 ) -> None:
     """Break the running stack on purpose and wait for the page.
 
-    Only works on a stack that `enginescope up` started, and restores what it broke. What needs something that the stack
-    lacks, such as a GPU, is skipped by name. Exit status 1: one failed, or every one was skipped.
+    Only works on a stack that `enginescope up` started, or on one of its own (--up), and restores what it broke. What
+    needs something that the stack lacks, such as a GPU, is skipped by name. Exit status 1: one failed, or none ran.
     """
+    from alerts.catalogue import AlertError
     from enginescope.drill import DrillError
-    from enginescope.drills import report
-    from enginescope.drills.batch import run_drills
-    from enginescope.isolation import IsolationError, enter
-    from enginescope.stack import Stack, StackError
-    from telemetry.scoreboard import runtime_directory
+    from enginescope.drills.command import Wanted, as_line
+    from enginescope.drills.command import drill as run
+    from enginescope.isolation import IsolationError
+    from enginescope.stack import StackError
 
-    console, begin = Console(stderr=as_json, highlight=False), time.monotonic()
+    console = Console(stderr=as_json, highlight=False)
     try:
-        stack = Stack.load(runtime_directory())
-        enter(stack)
-        results = run_drills(names, stack, lambda text: console.print(text, markup=False, soft_wrap=True))
-    except (StackError, DrillError, IsolationError) as error:
+        told, status = run(Wanted(names or [], decoys, own_stack, time_scale, save), console)
+    except (StackError, DrillError, IsolationError, AlertError) as error:
         raise _fail(error) from error
-    counts = report.summary(results, time.monotonic() - begin)
-    console.print(report.table(results, counts))
     if as_json:
-        typer.echo(json.dumps({"drills": [result.as_dict() for result in results], "summary": counts}))
-    raise typer.Exit(0 if counts["drilled"] and not counts["failed"] else 1)
+        typer.echo(as_line(told))
+    raise typer.Exit(status)
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """The marker of a running stack: what ``up`` started, so that drills touch nothing else.
 
 ``up`` writes ``stack.json`` into the runtime directory when everything is ready and removes it at the end. While a
-file ``NAME.hold`` lies there, ``up`` leaves that process dead.
+file ``NAME.hold`` lies there, ``up`` leaves that process dead; ``load.hold`` pauses its traffic.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 
 MARKER: Final = "stack.json"
+TRAFFIC: Final = "load"
+"""The stack's own traffic, which a hold file pauses."""
 FAULTS: Final = "faults"
 """What ``up --faults`` offers, and the directory for it: the engine's own hooks for faults on purpose."""
 

@@ -25,7 +25,7 @@ from enginescope.isolation import prefix
 from enginescope.pages import Page, format_page
 from enginescope.probe import ProbeError, get, post, query, samples, total
 from enginescope.services import HOST, Part, Plan, Ports, own_sink, parts, service
-from enginescope.stack import FAULTS, MARKER, Stack, StackError, hold_file
+from enginescope.stack import FAULTS, MARKER, TRAFFIC, Stack, StackError, hold_file
 from enginescope.supervisor import Service, Supervisor
 from telemetry.scoreboard import runtime_directory
 from telemetry.stages import STAGES
@@ -119,6 +119,7 @@ class Session:
         self._saved: Stack | None = None
         self._next_page = 0
         self._pages = 0
+        self._paused = False
 
     def run(self) -> int:
         """Start, show, stop; the exit status."""
@@ -165,6 +166,7 @@ class Session:
         return needed
 
     def _start(self) -> None:
+        hold_file(self._runtime_dir, TRAFFIC).unlink(missing_ok=True)
         self._prepare_faults()
         for part in self._parts:
             hold_file(self._runtime_dir, part.name).unlink(missing_ok=True)
@@ -221,7 +223,7 @@ class Session:
     def _start_traffic(self) -> None:
         options = ("--rate", str(self._options.rate), "--max-tokens", "24", "--seconds", "0")
         url = f"http://{HOST}:{self._plan.ports.engine}"
-        part = Part("load", "", lambda: True, [sys.executable, "-m", "enginescope", "load", "--url", url, *options])
+        part = Part(TRAFFIC, "", lambda: True, [sys.executable, "-m", "enginescope", "load", "--url", url, *options])
         load = service(part, self._plan)
         load.on_line = self._traffic.take
         load.restart = False
@@ -235,12 +237,20 @@ class Session:
             while not self._stopping and time.monotonic() < end:
                 self._supervisor.poll(0.5)
                 self._update_pids()
+                self._pause_traffic()
                 self._show_pages()
                 if interactive:
                     live.update(Text(self._status_line()), refresh=True)
                 elif time.monotonic() - shown > 10:
                     shown = time.monotonic()
                     self._say(self._status_line())
+
+    def _pause_traffic(self) -> None:
+        """Stop the traffic while somebody holds it."""
+        load, held = self._supervisor.services.get(TRAFFIC), hold_file(self._runtime_dir, TRAFFIC).exists()
+        if load is not None and load.pid and held is not self._paused:
+            self._paused = held
+            os.killpg(load.pid, signal.SIGSTOP if held else signal.SIGCONT)
 
     def _update_pids(self) -> None:
         """Keep the marker true after restarts: drills signal these process groups."""
@@ -297,7 +307,7 @@ class Session:
 
     def _finish(self) -> None:
         """Let open requests end and their spans arrive, then say what happened."""
-        load = self._supervisor.services.get("load")
+        load = self._supervisor.services.get(TRAFFIC)
         if self._options.seconds and load is not None and load.pid:
             self._drain(load)
         spans = self._count_spans()

@@ -18,6 +18,7 @@ from enginescope.stack import Stack
 
 MINUTES: Final = 30
 """Fifteen for the engine to be old enough, twelve on the curve."""
+MAY_ALSO_PAGE: Final = {"FDGrowth": "Each connection is an open file of the API process."}
 _FIRST: Final = 50
 _TIMES: Final = 40
 _LENGTH: Final = 30 * 60

@@ -19,6 +19,7 @@ from enginescope.stack import Stack
 
 MINUTES: Final = 50
 """Thirty for the process to be old enough, twenty of leaking."""
+MAY_ALSO_PAGE: Final = {"ConnectionGrowth": "The files that leak here are connections, which grow just as steadily."}
 _A_SECOND: Final = 10 / 60
 _MOST: Final = round(MINUTES * 60 * _A_SECOND)
 _CALM_ABOVE_NOW: Final = 300

@@ -28,6 +28,11 @@ def drill_names() -> list[str]:
     return [folder.name for folder in folders() if (folder / "drill.py").is_file()]
 
 
+def in_order(names: Sequence[str]) -> list[str]:
+    """Slow failures first: what compares with the past must not wait until that has forgotten the other drills."""
+    return sorted(names, key=lambda name: (-getattr(load(name), "MINUTES", 0), name))
+
+
 def run_drills(names: Sequence[str], stack: Stack, report: Report) -> list[DrillResult]:
     """Run drills; ``all`` stands for every one that is not slow. What does not fit the stack is skipped by name.
 
@@ -43,7 +48,8 @@ def run_drills(names: Sequence[str], stack: Stack, report: Report) -> list[Drill
     for name, why in skipped.items():
         report(f"{name}: skipped: {why}")
     with end_on_sigterm():
-        ran = {result.name: result for result in _run([name for name in chosen if name not in skipped], stack, report)}
+        fit = in_order([name for name in chosen if name not in skipped])
+        ran = {result.name: result for result in _run(fit, stack, report)}
     return [ran.get(name) or DrillResult(name, skipped=skipped[name]) for name in chosen]
 
 

@@ -29,6 +29,10 @@ def _has_namespace(stack: Stack) -> bool:
     return bool(stack.peer_namespace)
 
 
+def _has_shipped_rules(stack: Stack) -> bool:
+    return stack.time_scale == 1
+
+
 def _is_root(_: Stack) -> bool:
     return os.geteuid() == 0
 
@@ -42,6 +46,7 @@ NEEDS: Final[dict[str, tuple[str, Callable[[Stack], bool]]]] = {
     VLLM: ("vLLM", _runs_vllm),
     FAULTS: ("a stack started with --faults", _has_hooks),
     "namespace": ("a stack started with --network-namespace", _has_namespace),
+    "shipped_rules": ("the rules as shipped (--time-scale 1)", _has_shipped_rules),
     "root": ("root", _is_root),
     "tc": ("the program tc", _program("tc")),
     "nft": ("the program nft", _program("nft")),

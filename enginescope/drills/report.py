@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from enginescope.drills.decoys import DecoyResult
 from enginescope.drills.run import DrillResult
 
 
@@ -43,6 +44,25 @@ def table(results: Sequence[DrillResult], counts: dict[str, Any]) -> Table:
     shown.caption = _caption(counts)
     shown.caption_justify = "left"
     return shown
+
+
+def decoy_table(results: Sequence[DecoyResult]) -> Table:
+    """One row for each decoy."""
+    shown = Table(title="Decoys: healthy or odd, and nobody may be paged", title_justify="left")
+    shown.add_column("decoy", no_wrap=True)
+    shown.add_column("seconds", justify="right")
+    shown.add_column("proof that it happened")
+    shown.add_column("outcome")
+    for result in results:
+        seconds = _number(None if result.skipped else result.seconds)
+        shown.add_row(result.name, seconds, result.proof or "", _decoy_outcome(result))
+    return shown
+
+
+def _decoy_outcome(result: DecoyResult) -> str:
+    if result.skipped is not None:
+        return f"skipped: {result.skipped}"
+    return "silent" if result.reason is None else f"FAILED: {result.reason}"
 
 
 def _number(seconds: float | None) -> str:

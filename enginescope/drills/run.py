@@ -150,7 +150,8 @@ class Run:
         for page in pages:
             if page.id <= last_id and page.status == "firing" and self._is_ours(page) and page.alert not in allowed:
                 self.result.wrong_pages = [*self.result.wrong_pages, page.alert]
-                self._fail(f"{page.alert} paged too: {format_page(page)}")
+                self._fail(f"{page.alert} paged too")
+                self._say(format_page(page))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         if not self.result.ok:

@@ -6,7 +6,7 @@ engine's processes, which costs 3 µs for each descriptor, and that not more oft
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +17,14 @@ from sidecar.collectors import NotVisibleError, Visibility
 from sidecar.kernel import procfs
 from sidecar.kernel.inet_diag import BODY_BYTES, MESSAGE, TcpState, tcp_request
 from sidecar.kernel.netlink import TCPDIAG_GETSOCK, DiagSocket, Run
+from sidecar.pace import Pace
 from sidecar.snapshot import ConnectsSample
 from sidecar.target import Member
 
 CONNECTING: Final = np.dtype([("cookie", "u8"), ("inode", "u4")])
 _LOOK_UP_SECONDS: Final = 5.0
+_SHARE_OF_A_CORE: Final = 0.0004
+_LONGEST_SECONDS: Final = 3.0
 _FACT: Final = "connects"
 _ADVICE: Final = (
     "cannot see which process is trying to connect: run the sidecar in the engine's pid namespace and as the engine's "
@@ -52,9 +55,11 @@ class SynSent:
 class Connects:
     """Follows the engine's connection attempts from scan to scan."""
 
-    def __init__(self, root: Path, visibility: Visibility) -> None:
+    def __init__(self, root: Path, visibility: Visibility, thread_cpu: Callable[[], float]) -> None:
         self._root = root
         self._visibility = visibility
+        self._thread_cpu = thread_cpu
+        self._pace = Pace(_SHARE_OF_A_CORE, _LONGEST_SECONDS)
         self._active_opens: int | None = None
         self._since: dict[int, float] = {}
         self._owned: dict[int, bool] = {}
@@ -68,18 +73,22 @@ class Connects:
             diag: the socket to dump with.
             members: the engine's processes.
             active_opens: the namespace's counter of connection attempts. While it stands still and nothing was
-                connecting before, nothing is now, and the dump (a walk over every connection) is left out.
+                connecting before, nothing is now, and the dump (a walk over every connection) is left out. While it
+                moves, the dump keeps to a share of a core: what does not connect stays for seconds.
             now: monotonic seconds.
 
         Raises:
             NetlinkError: the dump failed.
             NotVisibleError: sockets stay in SYN_SENT, and whose they are cannot be seen.
         """
-        if self._since or active_opens is None or active_opens != self._active_opens:
+        has_moved = active_opens is None or active_opens != self._active_opens
+        if self._since or (has_moved and self._pace.is_due(now)):
+            started = self._thread_cpu()
             request = tcp_request(1 << TcpState.SYN_SENT)
             rows = diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, SynSent).rows()
             self._active_opens = active_opens
             self._judge(rows, members, now)
+            self._pace.note(now, self._thread_cpu() - started)
         if self._hidden and any(cookie not in self._owned for cookie in self._since):
             raise NotVisibleError(_ADVICE)
         ages = [now - since for cookie, since in self._since.items() if self._owned.get(cookie)]

@@ -17,7 +17,7 @@ _BUDGET: Final = 4000
 _AGAIN: Final = 50
 """Links of known descriptors read again in one pass over one process."""
 _LONGEST_SECONDS: Final = 5.0
-_SHARE_OF_A_CORE: Final = 0.002
+_SHARE_OF_A_CORE: Final = 0.0005
 _ADVICE: Final = (
     "cannot see what the engine's descriptors are: run the sidecar as the engine's user, or as root with "
     "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"

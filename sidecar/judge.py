@@ -44,7 +44,7 @@ class ProcessFacts:
     state: str | None = None
     """Scheduler state letter of /proc/PID/stat; None when it is not visible."""
     threads: frozenset[int] | None = None
-    """Native ids of its threads; None when not visible, or numbered by another pid namespace."""
+    """Native ids of its threads, those that its page names at least; None when numbered by another pid namespace."""
     values: Mapping[str, int] = field(default_factory=dict)
     """Slots of its page; empty when there is none."""
     step_p99_ns: int = 0

@@ -107,28 +107,42 @@ class ListenerOwners:
 class _Port:
     """One port over time."""
 
-    def __init__(self) -> None:
-        self.drops = RunningTotal()
-        self.fills = SampleHistogram(FILL_BOUNDS)
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._drops = RunningTotal()
+        self._fills = SampleHistogram(FILL_BOUNDS)
         self._seen: set[int] = set()
         self._changes = 0
+        self._sockets = self._depth = self._limit = 0
+        self._fill = 0.0
 
-    def _count_changes(self, cookies: set[int]) -> int:
+    def take(self, rows: npt.NDArray[Any]) -> None:
+        """Take in the port's rows, which are other ones than before."""
+        depths, limits, cookies = rows["depth"].tolist(), rows["limit"].tolist(), rows["cookie"].tolist()
+        self._sockets, self._depth, self._limit = len(rows), sum(depths), sum(limits)
+        self._fill = max((depth / max(limit, 1) for depth, limit in zip(depths, limits, strict=True)), default=0.0)
+        self._drops.update(dict(zip(cookies, rows["drops"].tolist(), strict=True)))
+        self._count_changes(set(cookies))
+
+    def _count_changes(self, cookies: set[int]) -> None:
         if self._seen:
             self._changes += len(cookies - self._seen)
         self._seen = cookies or self._seen  # a port that listens again has changed, too
-        return self._changes
 
-    def observe(self, port: int, role: str, rows: npt.NDArray[Any]) -> ListenerSample:
-        depths, limits = rows["depth"].tolist(), rows["limit"].tolist()
-        cookies = rows["cookie"].tolist()
-        self.drops.update(dict(zip(cookies, rows["drops"].tolist(), strict=True)))
-        fill = max((depth / max(limit, 1) for depth, limit in zip(depths, limits, strict=True)), default=0.0)
-        if len(rows):
-            self.fills.observe(fill)
-        drops, changes = int(self.drops.value), self._count_changes(set(cookies))
+    def sample(self, role: str) -> ListenerSample:
+        """Count one more sample, and tell all."""
+        if self._sockets:
+            self._fills.observe(self._fill)
         return ListenerSample(
-            port, role, len(rows), sum(depths), sum(limits), fill, drops, self.fills.sample(), changes
+            port=self._port,
+            role=role,
+            sockets=self._sockets,
+            depth=self._depth,
+            limit=self._limit,
+            fill=self._fill,
+            drops=int(self._drops.value),
+            fills=self._fills.sample(),
+            changes=self._changes,
         )
 
 
@@ -138,6 +152,8 @@ class ListenerTracker:
     def __init__(self, port: int | None) -> None:
         self._given = port
         self._ports: dict[int, _Port] = {}
+        self._rows: npt.NDArray[Any] | None = None
+        self._judged_by: tuple[set[int], set[int], dict[int, str]] | None = None
         self.roles: dict[int, str] = {}
         """Port -> role, as the pages or the command line tell."""
         self.samples: tuple[ListenerSample, ...] = ()
@@ -152,19 +168,20 @@ class ListenerTracker:
         self.roles = given | (roles or self.roles)
 
     def observe(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> tuple[ListenerSample, ...]:
-        """Take in every LISTEN row of the namespace (a ``LISTENER`` array)."""
-        own = rows[np.array(self._own(rows, owners), bool)]
+        """Take in every LISTEN row of the namespace (a ``LISTENER`` array); the last one itself if nothing changed."""
+        judged_by = owners.owned, owners.foreign, self.roles
+        if rows is not self._rows or judged_by != self._judged_by:
+            self._sort(rows[np.array(self._own(rows, owners), bool)])
+            self._rows, self._judged_by = rows, judged_by
+        return tuple(tracked.sample(self.roles.get(port, OTHER)) for port, tracked in self._ports.items())
+
+    def _sort(self, own: npt.NDArray[Any]) -> None:
         listening = sorted(set(own["port"].tolist()))
         others = [port for port in listening if port not in self.roles][:_OTHER_PORTS]
-        for port in listening:
-            if port in self.roles or port in others:
-                self._ports.setdefault(port, _Port())
-        for port in [port for port in self._ports if port not in self.roles and port not in others]:
-            del self._ports[port]
-        return tuple(
-            tracked.observe(port, self.roles.get(port, OTHER), own[own["port"] == port])
-            for port, tracked in sorted(self._ports.items())
-        )
+        followed = {*others, *(port for port in (*listening, *self._ports) if port in self.roles)}
+        self._ports = {port: self._ports.get(port) or _Port(port) for port in sorted(followed)}
+        for port, tracked in self._ports.items():
+            tracked.take(own[own["port"] == port])
 
     def _own(self, rows: npt.NDArray[Any], owners: ListenerOwners) -> list[bool]:
         """Which rows are the engine's: held by its processes, or on its ports and not known to be somebody else's."""

@@ -22,7 +22,7 @@ _MESSAGE_ROLES: Final = ("input", "output", "worker")
 _LOOK_SECONDS: Final = 5.0
 _SETTINGS_SECONDS: Final = 15.0
 _LONGEST_SECONDS: Final = 5.0
-_SHARE_OF_A_CORE: Final = 0.001
+_SHARE_OF_A_CORE: Final = 0.0004
 """For each of the two dumps here: even one that finds nothing walks the kernel's whole table (1 ms)."""
 _LONGEST_PATHS_SECONDS: Final = 60.0
 

@@ -34,8 +34,7 @@ class Page:
         self.reader = Reader(path)
         self.header = self.reader.header
         self.layout = self.reader.layout
-        self.liveness = self.reader.liveness()
-        self.owner = self.reader.owner()
+        self.owner, self.liveness = self.reader.look()
         self.ring: RingReader | None = self.reader.ring() if self.layout is API else None
         self.lost_before = 0
         """Records overwritten before this sidecar first looked, which are nobody's loss."""
@@ -43,8 +42,7 @@ class Page:
 
     def refresh(self) -> None:
         """Ask the kernel whether the owner still lives."""
-        self.liveness = self.reader.liveness()
-        self.owner = self.reader.owner()
+        self.owner, self.liveness = self.reader.look()
 
     @property
     def key(self) -> tuple[str, int, int]:

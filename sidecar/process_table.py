@@ -10,8 +10,10 @@ from typing import Final
 
 from sidecar.kernel import procfs
 
-_FULL_EVERY: Final = 5
-"""Refreshes between two full readings: a process may exec another program, or get another parent."""
+_TURNS: Final = 15
+"""Refreshes in which every process is read again once: it may exec another program, or get another parent."""
+_YOUNG: Final = 3
+"""Refreshes in which a new process is read again each time: it was perhaps seen between fork and exec."""
 _FLAGS_WITH_VALUE: Final = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -51,11 +53,13 @@ class Process:
 
 
 class ProcessTable:
-    """Pid -> process. A refresh lists /proc and reads new entries only; every fifth one reads them all."""
+    """Pid -> process. A refresh lists /proc; it reads new entries, and a part of the others in turn."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._refreshes = 0
+        self._first_seen: dict[int, int] = {}
+        """Pid -> refresh."""
         self.processes: dict[int, Process] = {}
 
     def refresh(self, reread: Iterable[int] = ()) -> None:
@@ -64,17 +68,20 @@ class ProcessTable:
         Raises:
             OSError: /proc cannot be listed.
         """
-        known = self.processes if self._refreshes % _FULL_EVERY else {}
-        for pid in reread:
-            known.pop(pid, None)
         self._refreshes += 1
-        self.processes = dict(self._read(procfs.read_pids(self._root), known))
-
-    def _read(self, pids: Iterable[int], known: dict[int, Process]) -> Iterator[tuple[int, Process]]:
-        for pid in pids:
-            process = known.get(pid) or read_process(self._root, pid)
+        stale = {*reread, *(pid for pid in self.processes if self._is_due(pid))}
+        known = self.processes
+        self.processes = {}
+        for pid in procfs.read_pids(self._root):
+            process = None if pid in stale else known.get(pid)
+            process = process or read_process(self._root, pid)
             if process is not None:
-                yield pid, process
+                self.processes[pid] = process
+        self._first_seen = {pid: self._first_seen.get(pid, self._refreshes) for pid in self.processes}
+
+    def _is_due(self, pid: int) -> bool:
+        is_young = self._refreshes - self._first_seen[pid] <= _YOUNG
+        return is_young or pid % _TURNS == self._refreshes % _TURNS
 
     def descendants(self, roots: Iterable[int]) -> set[int]:
         """The roots that exist and everything below them, this sidecar and its children left out."""

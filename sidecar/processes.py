@@ -113,16 +113,3 @@ class ProcessTracker:
             return None
         self._visibility.show("open_fds")
         return count
-
-
-def stopped(root: Path, members: Iterable[Member], label: str) -> bool:
-    """Whether a process of this label is stopped, by a signal or a tracer."""
-    for member in members:
-        if member.label != label:
-            continue
-        try:
-            if procfs.read_stat(root, member.pid).state == "stopped":
-                return True
-        except (OSError, procfs.ProcfsError):
-            continue
-    return False

@@ -29,7 +29,7 @@ from sidecar.netns import read_namespace_counters
 from sidecar.observe import FaultWatch
 from sidecar.own_page import OwnPage
 from sidecar.pages import OutputBacklog, PageTracker
-from sidecar.processes import ProcessTracker, stopped
+from sidecar.processes import ProcessTracker
 from sidecar.roles import OTHER, Roles, parse_endpoints
 from sidecar.scan_interval import DetailInterval
 from sidecar.snapshot import (
@@ -87,7 +87,7 @@ class Sampler:
         self._tracked = Connections()
         self._connections: tuple[ConnectionSample, ...] = ()
         self._scan = DetailInterval()
-        self._attempts = Connects(root, self._visibility)
+        self._attempts = Connects(root, self._visibility, self._clock.thread_cpu)
         self._connects: ConnectsSample | None = None
         self._bound: tuple[BoundSample, ...] = ()
         self._bound_since: dict[int, float] = {}
@@ -127,6 +127,7 @@ class Sampler:
     def close(self) -> None:
         """Let go of pages and sockets."""
         self._details.stop()
+        self._faults.close()
         self._own_page.close()
         self._pages.close()
         self._namespace.close()
@@ -177,8 +178,7 @@ class Sampler:
     def _write_own_page(self, now: float) -> None:
         self._own_page.open(now)
         http = [sample for sample in self._listeners.samples if sample.role == "http"]
-        members = self._target.members
-        frozen = stopped(self._root, members, "api") | stopped(self._root, members, "core") << 1
+        frozen = ("api" in self._faults.frozen) | ("core" in self._faults.frozen) << 1
         wall_ns = self._clock.wall_ns()
         self._own_page.write(
             KernelSample(
@@ -226,6 +226,7 @@ class Sampler:
         self._pages.follow(mapped)
         self._pages.scan()
         self._pages.collect()
+        self._faults.keep(self._pages.owners())
         endpoints = self._pages.endpoints()
         if endpoints:
             self._roles = parse_endpoints(endpoints)

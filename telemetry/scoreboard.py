@@ -310,8 +310,14 @@ class Reader:
 
     def liveness(self) -> Liveness:
         """Whether the owner lives, left on purpose, or died."""
-        if self.owner() is not None:
-            return Liveness.ALIVE
+        return self.look()[1]
+
+    def look(self) -> tuple[int | None, Liveness]:
+        """``owner`` and ``liveness`` in one question to the kernel."""
+        owner = self.owner()
+        return owner, self._liveness_without_lock() if owner is None else Liveness.ALIVE
+
+    def _liveness_without_lock(self) -> Liveness:
         if self._slots[_CLEAN_EXIT_OFFSET // 8]:
             return Liveness.EXITED
         if self.header.pid_namespace != Path("/proc/self/ns/pid").stat().st_ino:

@@ -110,6 +110,9 @@ def port_filter(ports: Sequence[int], peer_ports: Sequence[int] = ()) -> bytes:
     return program
 
 
+_LISTENERS: Final = tcp_request(1 << TcpState.LISTEN, SKMEMINFO_BIT)
+
+
 class ListenerRows:
     """Collects LISTEN rows."""
 
@@ -130,18 +133,19 @@ class ListenerRows:
         self._parts.append(rows[messages["state"] == TcpState.LISTEN])
 
     def rows(self) -> npt.NDArray[Any]:
-        """All rows as a ``LISTENER`` array."""
-        return np.concatenate(self._parts) if self._parts else np.zeros(0, LISTENER)
+        """All rows as a ``LISTENER`` array; the same one each time."""
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate(self._parts) if self._parts else np.zeros(0, LISTENER)]
+        return self._parts[0]
 
 
 def read_listeners(diag: DiagSocket) -> npt.NDArray[Any]:
-    """Every TCP listener of the namespace, as a ``LISTENER`` array.
+    """Every TCP listener of the namespace, as a ``LISTENER`` array: the last one itself while nothing has changed.
 
     Raises:
         NetlinkError: the dump failed.
     """
-    request = tcp_request(1 << TcpState.LISTEN, SKMEMINFO_BIT)
-    return diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, ListenerRows).rows()
+    return diag.dump(TCPDIAG_GETSOCK, _LISTENERS, BODY_BYTES, ListenerRows, known_as=_LISTENERS).rows()
 
 
 class PortCounts:

@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -42,6 +42,9 @@ _DATAGRAM_BYTES: Final = 64 * 1024
 _ATTEMPTS: Final = 4
 _RETRIED: Final = (errno.EINTR, errno.ENOBUFS)
 _RECEIVE_TIMEOUT: Final = struct.pack("@ll", 5, 0)
+_SEQUENCE: Final = 1
+"""The same in every request, so that equal answers are equal bytes. None is taken for another's: see ``DiagSocket``."""
+_MOST_KNOWN: Final = 16
 
 
 class NetlinkError(Exception):
@@ -189,34 +192,55 @@ def open_sock_diag() -> socket.socket:
 
 
 class DiagSocket:
-    """Dumps sockets of one network namespace. Not thread-safe."""
+    """Dumps sockets of one network namespace. Not thread-safe.
+
+    After any failure the socket is closed, because the rest of a broken dump would be taken for the next one's answer.
+    """
 
     def __init__(self, open_socket: Callable[[], socket.socket] = open_sock_diag) -> None:
         self._open = open_socket
         self._socket: socket.socket | None = None
         self._block = memoryview(bytearray(BLOCK_BYTES))
-        self._sequence = 0
+        self._known: dict[Hashable, tuple[bytes, Any]] = {}
         self.retries = 0
         """Dumps done again because the kernel interrupted them or lost messages."""
 
-    def dump(self, kind: int, request: bytes, body_bytes: int, new_reducer: Callable[[], ReducerT]) -> ReducerT:
+    def dump(
+        self,
+        kind: int,
+        request: bytes,
+        body_bytes: int,
+        new_reducer: Callable[[], ReducerT],
+        known_as: Hashable = None,
+    ) -> ReducerT:
         """Run one dump and give every run to a reducer, a fresh one for each attempt.
 
         An interrupted dump is repeated a few times; the last attempt is taken as it is.
+
+        Args:
+            kind: type of the request.
+            request: its body.
+            body_bytes: length of the fixed part of each message of the answer.
+            new_reducer: makes an empty reducer.
+            known_as: for answers that are mostly the same as the last time: names this request and reducer. As long as
+                the answer's bytes are the same, the reducer of then is returned, which therefore nobody may change.
 
         Raises:
             NetlinkError: the kernel refused, lost messages on every attempt, or answered nonsense.
         """
         for attempt in range(_ATTEMPTS):
             last = attempt == _ATTEMPTS - 1
-            reducer = new_reducer()
             try:
-                interrupted = self._dump_once(kind, request, body_bytes, reducer)
+                reducer, interrupted = self._dump_once(kind, request, body_bytes, new_reducer, known_as)
             except NetlinkError as error:
-                self.close()  # The rest of a broken dump would be taken for the next one's answer.
+                self.close()
                 if last or error.code not in _RETRIED:
                     raise
-                interrupted = True
+                self.retries += 1
+                continue
+            except BaseException:
+                self.close()
+                raise
             if last or not interrupted:
                 return reducer
             self.retries += 1
@@ -228,25 +252,41 @@ class DiagSocket:
             self._socket.close()
             self._socket = None
 
-    def _dump_once(self, kind: int, request: bytes, body_bytes: int, reducer: Reducer) -> bool:
+    def _dump_once(
+        self, kind: int, request: bytes, body_bytes: int, new_reducer: Callable[[], ReducerT], known_as: Hashable
+    ) -> tuple[ReducerT, bool]:
+        """The reducer, and whether the kernel's tables changed during the dump."""
         try:
             self._send(kind, request)
-            interrupted = False
+            data = self._block[: self._fill_block()]
+            answer = bytes(data) if known_as is not None and len(data) <= _DATAGRAM_BYTES else b""
+            before, known = self._known.get(known_as, (b"", None))
+            if known is not None and answer == before:
+                return known, False
+            reducer, interrupted = new_reducer(), False
             while True:
-                block = split_messages(self._block[: self._fill_block()], body_bytes)
+                block = split_messages(data, body_bytes)
                 interrupted |= block.interrupted
                 for run in block.runs:
                     reducer.add(run)
                 if block.done:
-                    return interrupted
+                    break
+                answer, data = b"", self._block[: self._fill_block()]
         except OSError as error:
             raise NetlinkError(f"cannot dump sockets over netlink: {error.strerror}", error.errno or 0) from error
+        if answer and not interrupted:
+            self._keep(known_as, answer, reducer)
+        return reducer, interrupted
+
+    def _keep(self, known_as: Hashable, answer: bytes, reducer: Reducer) -> None:
+        if known_as not in self._known and len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[known_as] = answer, reducer
 
     def _send(self, kind: int, request: bytes) -> None:
         if self._socket is None:
             self._socket = self._open()
-        self._sequence = (self._sequence + 1) & 0xFFFFFFFF
-        header = _HEADER.pack(HEADER_BYTES + len(request), kind, _NLM_F_DUMP_REQUEST, self._sequence, 0)
+        header = _HEADER.pack(HEADER_BYTES + len(request), kind, _NLM_F_DUMP_REQUEST, _SEQUENCE, 0)
         self._socket.send(header + request)
 
     def _fill_block(self) -> int:
@@ -266,6 +306,6 @@ class DiagSocket:
         if filled < _DONE_BYTES:
             return True  # Too short for any message: let the parser refuse it.
         length, kind, _, sequence, _ = _HEADER.unpack_from(self._block, filled - _DONE_BYTES)
-        ended = length == _DONE_BYTES and kind == _NLMSG_DONE and sequence == self._sequence
+        ended = length == _DONE_BYTES and kind == _NLMSG_DONE and sequence == _SEQUENCE
         _, first, _, _, _ = _HEADER.unpack_from(self._block, last)
         return bool(ended or first == _NLMSG_ERROR)

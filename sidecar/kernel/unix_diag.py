@@ -84,6 +84,7 @@ class UnixSockets:
     def __init__(self, paths: Sequence[bytes]) -> None:
         self._paths = tuple(paths)
         self._parts: list[npt.NDArray[Any]] = []
+        self._queues: list[UnixQueues] | None = None
 
     def add(self, run: Run) -> None:
         """Copy the columns of one run."""
@@ -115,9 +116,11 @@ class UnixSockets:
         return found
 
     def queues(self) -> list[UnixQueues]:
-        """The queues of each path, in the order of the paths."""
-        rows = np.concatenate(self._parts) if self._parts else np.zeros(0, _SOCKET)
-        return [self._sum(rows, index) for index in range(len(self._paths))]
+        """The queues of each path, in the order of the paths; of all that was collected before the first call."""
+        if self._queues is None:
+            rows = np.concatenate(self._parts) if self._parts else np.zeros(0, _SOCKET)
+            self._queues = [self._sum(rows, index) for index in range(len(self._paths))]
+        return self._queues
 
     @staticmethod
     def _sum(rows: npt.NDArray[Any], index: int) -> UnixQueues:
@@ -172,7 +175,8 @@ def read_unix_queues(diag: DiagSocket, paths: Sequence[bytes]) -> list[UnixQueue
     """
     if not paths:
         return []
-    return diag.dump(SOCK_DIAG_BY_FAMILY, unix_request(), BODY_BYTES, lambda: UnixSockets(paths)).queues()
+    known_as = "unix", *paths
+    return diag.dump(SOCK_DIAG_BY_FAMILY, unix_request(), BODY_BYTES, lambda: UnixSockets(paths), known_as).queues()
 
 
 def by_role(roles: Iterable[str], queues: Iterable[UnixQueues]) -> dict[str, UnixQueues]:

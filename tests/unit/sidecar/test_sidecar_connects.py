@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ class Kernel:
 
 @pytest.fixture
 def connects() -> Connects:
-    return Connects(PROC, Visibility())
+    return Connects(PROC, Visibility(), lambda: 0.0)
 
 
 @pytest.fixture
@@ -73,14 +74,30 @@ def test_only_what_stays_and_is_held_by_the_engine_counts(connects: Connects, ke
 
 
 def test_no_dump_while_nothing_connects(connects: Connects, kernel: Kernel) -> None:
-    for opens, dumps in ((5, 1), (5, 1), (6, 2), (6, 2), (None, 3)):
-        connects.scan(kernel.diag, [ME], opens, 0.0)
+    for now, (opens, dumps) in enumerate(((5, 1), (5, 1), (6, 2), (6, 2), (None, 3))):
+        connects.scan(kernel.diag, [ME], opens, float(now))
         assert kernel.dumps == dumps
     kernel.sockets = [trying(1, 7)]
-    connects.scan(kernel.diag, [ME], 7, 1.0)
+    connects.scan(kernel.diag, [ME], 7, 5.0)
     kernel.sockets = []
-    connects.scan(kernel.diag, [ME], 7, 2.0)
+    connects.scan(kernel.diag, [ME], 7, 6.0)
     assert kernel.dumps == 5, "something was connecting: what became of it?"
+
+
+def test_dumps_keep_to_a_share_of_a_core_while_nothing_stays(kernel: Kernel) -> None:
+    cpu = itertools.count(step=0.0004)  # what each dump takes
+    connects = Connects(PROC, Visibility(), lambda: next(cpu))
+    for second in range(10):
+        connects.scan(kernel.diag, [ME], second, float(second))
+    assert kernel.dumps == 10
+    cpu = itertools.count(step=0.001)
+    for second in range(10, 20):
+        connects.scan(kernel.diag, [ME], second, float(second))
+    assert kernel.dumps == 14
+    kernel.sockets = [trying(1, 7)]
+    for second in range(20, 25):
+        connects.scan(kernel.diag, [ME], second, float(second))
+    assert kernel.dumps == 17, "found at 22, and then something is connecting: looked at every second"
 
 
 def test_hidden_owners_are_absent_and_said_once(

@@ -109,7 +109,7 @@ def test_a_costly_pass_comes_more_rarely_and_a_new_process_at_once(tmp_path: Pat
     Fds(tmp_path).set({0: "pipe:[1]"})
 
     def costly() -> float:
-        cpu[0] += 0.006
+        cpu[0] += 0.0015
         return cpu[0]
 
     tracker = FdTracker(tmp_path, Visibility(), costly)

@@ -152,3 +152,17 @@ def test_holders_that_are_hidden_are_not_guessed(tmp_path: Path, monkeypatch: py
     found = owners(tmp_path)
     found.update({1}, [give(tmp_path, 10, 1)])
     assert found.holders({1}, {}) == set()
+
+
+def test_rows_that_did_not_change_count_as_samples_and_are_judged_anew_with_new_owners(tmp_path: Path) -> None:
+    tracker, found = ListenerTracker(80), owners(tmp_path)
+    unchanged = rows((80, 1, 11, 4, 8, 2), (80, 2, 12, 8, 8, 5))
+    fills = [tracker.observe(unchanged, found)[0].fills for _ in range(3)]
+    assert [sum(one.counts) for one in fills] == [1, 2, 3]
+    assert [one.total for one in fills] == [1.0, 2.0, 3.0]
+    found.update({1, 2}, [give(tmp_path, 5, 1)])
+    (sample,) = tracker.observe(unchanged, found)
+    assert (sample.sockets, sample.depth, sample.fills.total) == (1, 4, 3.5)
+    assert (sample.drops, sample.changes) == (7, 0), "the other one's drops were counted while it seemed to be ours"
+    tracker.set_roles({81: "http"})
+    assert [one.sockets for one in tracker.observe(unchanged, found)] == [1]

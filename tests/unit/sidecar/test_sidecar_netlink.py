@@ -24,7 +24,7 @@ from sidecar.kernel.inet_diag import (
     shows_bound,
     tcp_request,
 )
-from sidecar.kernel.netlink import BLOCK_BYTES, DiagSocket, NetlinkError, split_messages
+from sidecar.kernel.netlink import BLOCK_BYTES, TCPDIAG_GETSOCK, DiagSocket, NetlinkError, Run, split_messages
 from sidecar.kernel.unix_diag import BODY_BYTES as UNIX_BODY_BYTES
 from sidecar.kernel.unix_diag import UnixSockets, read_unix_queues
 from tests.unit.sidecar.oracle import (
@@ -342,3 +342,46 @@ def test_request_layout() -> None:
     assert struct.unpack_from("=BBBB", request) == (0, 0, 0, 64)
     assert struct.unpack_from("=II", request, 52) == (0x400, 0)
     assert struct.unpack_from("=HH", request, 60) == (4 + 8, 1)
+
+
+def test_an_answer_of_the_same_bytes_is_not_parsed_again() -> None:
+    def listener(depth: int, flags: int = 2) -> list[bytes]:
+        return [inet_message(InetSocket(80, 10, receive=depth, send=9), flags), done()]
+
+    depths = (listener(1), listener(1), listener(2), listener(2, flags=0x12), listener(2), listener(1))
+    answers = iter([*depths, [error(errno.EPERM)], listener(1)])
+    diag = DiagSocket(fake_opener(lambda _: next(answers)))
+    first, same, other, after_an_interrupted_one, back = (read_listeners(diag) for _ in range(5))
+    assert first is same
+    assert first["depth"].tolist() == [1]
+    assert other["depth"].tolist() == [2]
+    assert after_an_interrupted_one is other
+    assert diag.retries == 1
+    assert back["depth"].tolist() == [1]
+    with pytest.raises(NetlinkError):
+        read_listeners(diag)
+    assert read_listeners(diag) is back
+
+
+def test_equal_answers_to_other_questions_are_parsed() -> None:
+    diag = replay(unix_message(UnixSocket(7, name=b"/run/a\0", receive=3)) + done())
+    assert [one.receive_bytes for one in read_unix_queues(diag, [b"/run/a"])] == [3]
+    assert [one.receive_bytes for one in read_unix_queues(diag, [b"/run/b", b"/run/a"])] == [0, 3]
+
+
+def test_a_reducer_that_fails_costs_the_socket() -> None:
+    class Broken:
+        def add(self, run: Run) -> None:
+            raise ZeroDivisionError
+
+    opened = []
+
+    def open_socket() -> socket.socket:
+        opened.append(fake_opener(lambda _: [inet_message(InetSocket(1, 10)), done()])())
+        return opened[-1]
+
+    diag = DiagSocket(open_socket)
+    with pytest.raises(ZeroDivisionError):
+        diag.dump(TCPDIAG_GETSOCK, b"", BODY_BYTES, Broken)
+    assert len(read_listeners(diag)) == 1
+    assert len(opened) == 2

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.kernel import procfs
+from tests.conftest import eventually
 
 NUMBER = st.integers(0, 2**40)
 
@@ -144,3 +147,24 @@ def test_a_copied_tree_has_no_counts_in_sizes(tmp_path: Path) -> None:
     assert not procfs.sizes_count_descriptors(tmp_path)
     assert procfs.read_descriptor_count(tmp_path, 7, by_size=False) == 2
     assert procfs.read_socket_inodes(tmp_path, 7) == {12}
+
+
+def test_stat_files_stay_open_and_are_of_the_process_that_was_opened() -> None:
+    files = procfs.StatFiles(Path("/proc"))
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert procfs.parse_stat(files.read(child.pid)).name == "cat"
+    eventually("asleep", lambda: procfs.parse_stat(files.read(child.pid)).state == "sleeping")
+    before = procfs.read_descriptor_count(Path("/proc"), "self", by_size=False)
+    os.kill(child.pid, signal.SIGSTOP)
+    eventually("stopped", lambda: procfs.parse_stat(files.read(child.pid)).state == "stopped")
+    assert procfs.read_descriptor_count(Path("/proc"), "self", by_size=False) == before
+    child.kill()
+    child.communicate()
+    with pytest.raises(OSError):  # noqa: PT011 - ESRCH of the file, then ENOENT of the directory
+        files.read(child.pid)
+    assert procfs.read_descriptor_count(Path("/proc"), "self", by_size=False) <= before - 1
+    files.read(os.getpid())
+    files.keep([os.getpid()])
+    assert files._open.keys() == {os.getpid()}
+    files.keep([])
+    assert not files._open

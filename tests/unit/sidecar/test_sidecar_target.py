@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.process_table import ProcessTable
+from sidecar.process_table import Process, ProcessTable, read_process
 from sidecar.roles import parse_endpoints
 from sidecar.target import EngineSpec, Target, parse_engine
 
@@ -194,12 +194,35 @@ def test_a_zombie_is_not_alive(proc: FakeProc) -> None:
     assert resolve(Target(parse_engine("x=cmdline:^/opt/engine"), proc.root)) == {}
 
 
-def test_watching_nothing_reads_new_processes_only(proc: FakeProc) -> None:
+def test_watching_nothing_reads_young_processes_and_the_others_in_turn(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(100, 130):
+        proc.start(pid, 1, "/bin/old")
+    table = ProcessTable(proc.root)
+    for _ in range(4):
+        table.refresh()
+    read: list[int] = []
+
+    def note(root: Path, pid: int) -> Process | None:
+        read.append(pid)
+        return read_process(root, pid)
+
+    monkeypatch.setattr("sidecar.process_table.read_process", note)
+    proc.start(200, 1, "/bin/new")
+    for _ in range(4):
+        table.refresh()
+    assert read.count(200) == 4
+    assert len(set(read) - {200}) < 12
+    for _ in range(11):
+        table.refresh()
+    assert set(read) == set(table.processes)
+
+
+def test_a_process_that_ends_is_gone_at_once(proc: FakeProc) -> None:
+    proc.start(20, 1, "/bin/old")
     table = ProcessTable(proc.root)
     table.refresh()
-    (proc.root / "1" / "stat").write_text("changed")
+    proc.end(20)
     table.refresh()
-    assert 1 in table.processes
-    for _ in range(5):
-        table.refresh()
-    assert 1 not in table.processes
+    assert 20 not in table.processes

@@ -15,6 +15,7 @@ from sidecar.collectors import log
 from sidecar.config import SidecarSettings
 from sidecar.exposition import Exposition
 from sidecar.http import ListenError, MetricsServer
+from sidecar.probe import Probe
 from sidecar.sampler import Sampler
 from sidecar.target import parse_engine
 from telemetry.scoreboard import runtime_directory
@@ -47,7 +48,8 @@ def main() -> None:
 def start_sampler(settings: SidecarSettings) -> Sampler:
     """The sampler that the settings describe, not running yet."""
     directory = Path(settings.runtime_dir) if settings.runtime_dir else runtime_directory()
-    return Sampler(parse_engine(settings.engine), directory, Path(settings.proc_root))
+    probe = Probe(settings.probe) if settings.probe else None
+    return Sampler(parse_engine(settings.engine), directory, Path(settings.proc_root), probe=probe)
 
 
 def start_server(settings: SidecarSettings, sampler: Sampler) -> MetricsServer:

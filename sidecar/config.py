@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sidecar.probe import parse_probe
 from sidecar.target import parse_engine
 from telemetry.settings import setting
 
@@ -17,10 +18,13 @@ class SidecarSettings:
     listen: str = setting("address to serve /metrics, /healthz and /readyz on", "127.0.0.1:9177", "HOST:PORT")
     runtime_dir: str = setting("directory of the engine's pages (default: the same choice as the engine's)", "", "DIR")
     proc_root: str = setting("where the proc file system is", "/proc", "DIR")
+    probe: str = setting("ask this every second, for an engine without pages: http://HOST:PORT/PATH", "", "URL")
 
     def __post_init__(self) -> None:
         parse_engine(self.engine)
         self.address()
+        if self.probe:
+            parse_probe(self.probe)
         if not Path(self.proc_root).is_dir():
             raise ValueError(f"--proc-root {self.proc_root} is not a directory")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from sidecar.kernel.connection_rows import APP_LIMITED, ConnectionRows
+from sidecar.kernel.connection_rows import APP_LIMITED, NEVER_SENT, ConnectionRows
 from sidecar.kernel.inet_diag import TcpState
 
 Column = npt.NDArray[Any]
@@ -22,6 +22,8 @@ _NEEDS: Final = {
     "delivery_median": "delivery_rate",
     "unanswered": "bytes_sent",
     "unanswered_oldest": "bytes_sent",
+    "never_answered": "bytes_sent",
+    "silent": "bytes_sent",
 }
 """Fact -> the TCP_INFO field without which it is not known."""
 
@@ -41,6 +43,7 @@ def detail_by_group(rows: ConnectionRows, busy: Column, groups: Column, fields: 
     busy, groups = busy[live], groups[live]
     found: Facts = {name: _sums(busy[name], groups, rows.groups) for name in _SUMS}
     found |= _round_trips(rows) | _delivery(busy, groups, rows.groups) | _unanswered(busy, groups, rows.groups)
+    found["silent"] = [None if value == NEVER_SENT else value / 1000 for value in rows.silent.tolist()]
     return {name: values for name, values in found.items() if _NEEDS.get(name) in {None, *fields}}
 
 
@@ -76,9 +79,11 @@ def _unanswered(busy: Column, groups: Column, size: int) -> Facts:
     """A request that follows an answer within one tick of the kernel's clock is not seen."""
     waiting = (busy["bytes_sent"] == 0) | (busy["last_received"] < busy["last_sent"])
     waiting &= (busy["bytes_received"] > 0) & (busy["state"] == TcpState.ESTABLISHED)
+    never = waiting & (busy["bytes_sent"] == 0) & (busy["inode"] != 0)
     oldest = np.zeros(size)
     np.maximum.at(oldest, groups[waiting], busy["last_received"][waiting])
     return {
         "unanswered": list(np.bincount(groups[waiting], minlength=size).tolist()),
         "unanswered_oldest": list((oldest / 1000).tolist()),
+        "never_answered": list(np.bincount(groups[never], minlength=size).tolist()),
     }

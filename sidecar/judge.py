@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.outside import OutsideFacts
 from telemetry.stages import Phase
 
 OWN_GAP_SECONDS: Final = 0.6
@@ -67,6 +68,9 @@ class Observation:
 
     monotonic: float
     processes: tuple[ProcessFacts, ...] = ()
+    """Those with a page."""
+    outside: OutsideFacts | None = None
+    """What is known of an engine that has no pages."""
 
     def of_role(self, role: str) -> Iterator[ProcessFacts]:
         """The processes with a page of that role."""
@@ -235,6 +239,7 @@ FAULTS: Final = (
     "input_thread_stuck",
     "output_thread_stuck",
     "api_waits",
+    "engine_unresponsive",
 )
 
 

@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from sidecar.judge import Judge, Observation, ProcessFacts
+from sidecar.judge import RULES, Judge, Observation, ProcessFacts
 from sidecar.kernel.procfs import StatFiles
+from sidecar.outside import OutsideFacts
+from sidecar.outside_rules import OUTSIDE_RULES
 from sidecar.pages import Page
 from sidecar.snapshot import FaultSample
 from sidecar.threads import SLOTS
@@ -27,15 +29,15 @@ class FaultWatch:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._stats = StatFiles(root)
-        self._judge = Judge()
+        self._judge = Judge((*RULES, *OUTSIDE_RULES))
         self.frozen: frozenset[str] = frozenset()
         """Roles of which a process is stopped, by a signal or a tracer."""
         self.samples: tuple[FaultSample, ...] = ()
 
-    def look(self, pages: Iterable[Page], now: float) -> None:
-        """Judge the engine as it is at this moment."""
+    def look(self, pages: Iterable[Page], now: float, outside: OutsideFacts | None = None) -> None:
+        """Judge the engine as it is at this moment; ``outside`` is what is known of one without pages."""
         self.samples, self.frozen = (), frozenset()  # a look that fails must not leave the last one's standing
-        seen = Observation(now, tuple(map(self._facts, pages)))
+        seen = Observation(now, tuple(map(self._facts, pages)), outside)
         found = self._judge.observe(seen)
         self.frozen = frozenset(process.role for process in seen.processes if process.frozen)
         self.samples = tuple(FaultSample(one.fault, one.process, now - one.since, dict(one.evidence)) for one in found)

@@ -27,8 +27,10 @@ from sidecar.mapped_pages import MappedPages
 from sidecar.namespaces import NamespaceFollower
 from sidecar.netns import read_namespace_counters
 from sidecar.observe import FaultWatch
+from sidecar.outside_watch import OutsideWatch
 from sidecar.own_page import OwnPage
 from sidecar.pages import OutputBacklog, PageTracker
+from sidecar.probe import Probe
 from sidecar.processes import ProcessTracker
 from sidecar.roles import OTHER, Roles, parse_endpoints
 from sidecar.scan_interval import DetailInterval
@@ -68,6 +70,7 @@ class Sampler:
         clock: Clock | None = None,
         diag: DiagSocket | None = None,
         read_links: ReadInterfaces = read_interfaces,
+        probe: Probe | None = None,
     ) -> None:
         self._spec = spec
         self._root = root
@@ -99,6 +102,7 @@ class Sampler:
         self._details = Details(root, runtime_dir, self._visibility, self._namespace, self._clock, read_links)
         self._facts = Facts()
         self._faults = FaultWatch(root)
+        self._outside = OutsideWatch(spec.port, probe)
         self._ticks = 0
         self._last_tick: float | None = None
         self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
@@ -107,6 +111,7 @@ class Sampler:
     def run(self, stop: threading.Event) -> None:
         """Sample until ``stop`` is set. Missed ticks are left out, not caught up."""
         self._details.start()
+        self._outside.start()
         due = self._clock.monotonic()
         ticks = 0
         while not stop.is_set():
@@ -127,6 +132,7 @@ class Sampler:
     def close(self) -> None:
         """Let go of pages and sockets."""
         self._details.stop()
+        self._outside.stop()
         self._faults.close()
         self._own_page.close()
         self._pages.close()
@@ -143,8 +149,12 @@ class Sampler:
         self._collectors.run("backlog", self._observe_backlog, now)
         if self._wants_unix():
             self._unix = self._collectors.run("unix", self._collect_unix) or ()
-        self._collectors.run("judge", self._faults.look, list(self._pages.pages.values()), now)
+        self._collectors.run("judge", self._judge, now)
         self._collectors.run("own_page", self._write_own_page, now)
+
+    def _judge(self, now: float) -> None:
+        outside = self._outside.facts(self._listeners.samples, now)
+        self._faults.look(list(self._pages.pages.values()), now, outside)
 
     def _wants_unix(self) -> bool:
         """Twice a second, where it is cheap: their names make these rows the slowest to read."""
@@ -159,6 +169,7 @@ class Sampler:
             if self._gaps[-1] > STARVED_SECONDS:
                 self._backlog.restart_clock()
                 self._tracked.restart_clocks(now)
+                self._outside.restart_clocks()
         self._last_tick = now
 
     def _collect_listeners(self) -> tuple[ListenerSample, ...]:
@@ -210,9 +221,12 @@ class Sampler:
         run("backlog", self._observe_backlog, self._clock.monotonic())
         run("target", self._collect_target)
         run("processes", self._processes.collect, self._target.members, self._dead_labels())
+        self._note_processes()
         self._netns = run("netns", self._collect_netns) or {}
         if self._scan.is_due(self._clock.monotonic()):
             self._connections = run("connections", self._collect_connections) or ()
+            apart = max(self._scan.seconds, self._scan.detail_seconds)
+            self._outside.note_scan(self._connections, apart, self._clock.monotonic())
             self._connects = run("connects", self._collect_connects)
         self._bound = run("bound", self._collect_bound) or ()
         self._unix = run("unix", self._collect_unix) or ()
@@ -261,14 +275,22 @@ class Sampler:
 
     def _connections_limit(self, port: int) -> int | None:
         """Descriptors that the processes behind a listener may open, together; None where one is not known."""
-        if self._rows is None:
-            return None
-        inodes = set(self._rows["inode"][self._rows["port"] == port].tolist())
-        parents = {pid: process.parent for pid, process in self._target.table.processes.items()}
-        holders = self._owners.holders(inodes, parents)
+        holders = self._holders(port)
         limits = [sample.max_fds for sample in self._processes.samples if sample.pid in holders]
         known = [limit for limit in limits if limit is not None]
         return sum(known) if known and len(known) == len(limits) else None
+
+    def _holders(self, port: int | None) -> set[int]:
+        """Processes of the engine that serve the port, as far as can be seen."""
+        if self._rows is None or port is None:
+            return set()
+        inodes = set(self._rows["inode"][self._rows["port"] == port].tolist())
+        parents = {pid: process.parent for pid, process in self._target.table.processes.items()}
+        return self._owners.holders(inodes, parents)
+
+    def _note_processes(self) -> None:
+        paged = bool(self._pages.pages)
+        self._outside.note_processes(self._processes.samples, self._holders(self._spec.port), paged)
 
     def _collect_connects(self) -> ConnectsSample:
         opens, now = self._netns.get("ActiveOpens"), self._clock.monotonic()
@@ -334,6 +356,8 @@ class Sampler:
             own=self._own,
             facts=self._facts,
             faults=self._faults.samples,
+            outside_process=self._outside.process,
+            probe_up=self._outside.probe_up,
             page_errors=pages.errors,
             records_lost=pages.lost,
             scan_interval_seconds=self._scan.seconds,

@@ -122,6 +122,10 @@ class TcpDetail:
     unanswered: int | None = None
     """Connections with data in and none out since."""
     unanswered_oldest: float | None = None
+    never_answered: int | None = None
+    """Accepted connections with data in and not one byte out, ever."""
+    silent: float | None = None
+    """Seconds since any of the connections that are there has sent something; None where none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,10 @@ class Snapshot:
     own: OwnUse | None = None
     facts: Facts = field(default_factory=Facts)
     faults: tuple[FaultSample, ...] = ()
+    outside_process: str | None = None
+    """Label under which an engine without pages is judged; None for one that has some."""
+    probe_up: bool | None = None
+    """Whether the last probe was answered; None without one."""
     page_errors: int = 0
     records_lost: int = 0
     loop_gap_seconds: float = 0.0

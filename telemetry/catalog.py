@@ -363,6 +363,9 @@ NETNS_COUNTERS: Final = {
 # --- the judge: what is wrong now
 FAULT: Final = _gauge("fault", "1 while the judge finds this fault in this process, else 0.", "fault", "process")
 FAULT_SECONDS: Final = _gauge("fault_seconds", "For how long the fault has been there.", "fault", "process")
+PROBE_UP: Final = _gauge(
+    "probe_up", "1 when the last probe (--probe) was answered, 0 when not; absent before the first answer."
+)
 FAULT_EVIDENCE: Final = _gauge(
     "fault_evidence", "What the judgement rests on, such as messages sent and not decoded.", "fault", "process", "kind"
 )

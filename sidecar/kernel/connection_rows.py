@@ -75,6 +75,7 @@ _WORDS: Final = tuple(
 _INFO_ENDS: Final = {name: offset + np.dtype(kind).itemsize for name, kind, source, offset in _FIELDS if source == INFO}
 """Field -> how long struct tcp_info is at least on a kernel that has it."""
 _RTT: Final = 68
+NEVER_SENT: Final = 2**32 - 1
 APP_LIMITED: Final = 1 << 24
 """In ``flags``: the delivery rate was measured while the application had nothing more to send."""
 
@@ -100,6 +101,8 @@ class ConnectionRows:
         send_bytes: sent and unacknowledged bytes, same shape.
         rtt: sum of the smoothed round-trip times in µs, same shape.
         rtt_max: the longest of them, same shape.
+        silent: ms since the last of a group's connections has sent something, shape (groups,); ``NEVER_SENT`` where
+            none of those that are there has.
     """
 
     def __init__(self, ports: Sequence[int], peer_ports: Sequence[int] = ()) -> None:
@@ -110,6 +113,7 @@ class ConnectionRows:
         self._counts = np.zeros(shape, np.int64)
         self._receive, self._send, self._rtt = (np.zeros(shape) for _ in range(3))
         self._rtt_max = np.zeros(shape, np.uint32)
+        self._silent = np.full(self.groups + 1, NEVER_SENT, np.uint32)
         self._group_of_port = _groups(self.ports, self.ports, 1)
         self._group_of_peer = _groups(self.ports, tuple(peer_ports), 1 + len(ports)) if peer_ports else None
         self._busy: list[Column] = []
@@ -140,6 +144,11 @@ class ConnectionRows:
         """See the class."""
         return self._rtt_max[1:]
 
+    @property
+    def silent(self) -> Column:
+        """See the class."""
+        return self._silent[1:]
+
     def busy(self) -> tuple[Column, Column]:
         """Rows with something going on, as ``BUSY`` records, and the group of each; fields not seen are 0."""
         if not self._busy:
@@ -159,6 +168,9 @@ class ConnectionRows:
             places = key.astype(np.intp)
             self._rtt += np.bincount(places, rtt, self._rtt.size).reshape(self._rtt.shape)
             np.maximum.at(self._rtt_max.reshape(-1), places, rtt)
+        if info[1] >= _INFO_ENDS["bytes_sent"]:
+            sent = np.flatnonzero(run.column("u8", info[0] + 200))
+            np.minimum.at(self._silent, group[sent], run.column("u4", info[0] + 44)[sent])
         picked = np.flatnonzero(_is_busy(run, state) & (group != 0))
         if len(picked):
             self._busy.append(_copy(run, picked))
@@ -171,6 +183,7 @@ class ConnectionRows:
         self._send += other._send
         self._rtt += other._rtt
         np.maximum(self._rtt_max, other._rtt_max, out=self._rtt_max)
+        np.minimum(self._silent, other._silent, out=self._silent)
         self._busy += other._busy
         self._busy_groups += other._busy_groups
 

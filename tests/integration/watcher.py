@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sidecar.judge import OWN_GAP_SECONDS
 from sidecar.metrics import families
+from sidecar.probe import Probe
 from sidecar.sampler import Sampler
 from sidecar.snapshot import FaultSample
 from sidecar.target import parse_engine
@@ -22,8 +23,8 @@ _POLL_SECONDS = 0.03
 class Watcher:
     """A sampler on a thread of its own, and every fault it has found so far."""
 
-    def __init__(self, port: int, runtime_dir: Path, pages: int = 2) -> None:
-        self.sampler = Sampler(parse_engine(f"chat=port:{port}"), runtime_dir)
+    def __init__(self, port: int, runtime_dir: Path, pages: int = 2, probe: Probe | None = None) -> None:
+        self.sampler = Sampler(parse_engine(f"chat=port:{port}"), runtime_dir, probe=probe)
         self.sampler._gaps = deque()  # of all the time, not of the last minute
         self._pages = pages
         self._stop = threading.Event()

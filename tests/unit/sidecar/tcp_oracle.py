@@ -173,6 +173,9 @@ def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str
         return sum(one.info[name] for one in of if one.info is not None)
 
     waiting = [one.info["last_data_recv"] for one in known if one.info and _is_unanswered(one, one.info)]
+    answerable = [one for one in known if one.base.inode and one.info and _is_unanswered(one, one.info)]
+    never = sum(one.info["bytes_sent"] == 0 for one in answerable if one.info)
+    sent = [one.info["last_data_sent"] for one in known if one.info and one.info.get("bytes_sent")]
     rates = [one.info["delivery_rate"] for one in held if one.info and _is_held_back(one.info)]
     found: dict[str, tuple[str, Any]] = {
         "retransmits": ("total_retrans", lambda: total("total_retrans")),
@@ -184,6 +187,8 @@ def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str
         "delivery_median": ("delivery_rate", lambda: statistics.median(rates) if rates else None),
         "unanswered": ("bytes_sent", lambda: len(waiting)),
         "unanswered_oldest": ("bytes_sent", lambda: max(waiting, default=0) / 1000),
+        "never_answered": ("bytes_sent", lambda: never),
+        "silent": ("bytes_sent", lambda: min(sent) / 1000 if sent else None),
     }
     return {
         "receive_memory": sum(one.memory[0] for one in held if one.memory),

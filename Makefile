@@ -2,6 +2,7 @@
 # make run       install, then the whole stack until Ctrl-C      (options: ARGS="--for 60 --json")
 # make test      install, then the suite
 # make test-long what takes minutes: judgements and pages of real faults, soak
+# make test-compose  compose.yaml in a real Docker, which is fetched and started where there is none (root)
 # make check     style, types, generated files
 # make drill     start a stack, break it on purpose in every way and wait for each page; then decoys, which must not page
 
@@ -12,7 +13,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long check drill format clean
+.PHONY: help install run test test-long test-compose check drill format clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -32,10 +33,13 @@ run: install
 	$(BIN)/enginescope up $(ARGS)
 
 test: install
-	$(BIN)/pytest -m "not long" $(ARGS)
+	$(BIN)/pytest -m "not long and not docker" $(ARGS)
 
 test-long: install
 	$(BIN)/pytest -m long $(ARGS)
+
+test-compose: install
+	$(BIN)/pytest -m docker -rs tests/compose $(ARGS)
 
 check: install
 	$(BIN)/ruff check
@@ -43,6 +47,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python -m alerts.build --check
 	$(BIN)/python -m dashboards.build --check
+	$(BIN)/python -m deploy.build --check
 	$(BIN)/python -m telemetry.reference --check
 	$(BIN)/python -m instrumented_engine.api.reference --check
 

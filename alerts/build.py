@@ -24,6 +24,7 @@ from alerts.catalogue import BUILT, ROOT, Alert, AlertError, alerts
 from alerts.inhibition import ALERTMANAGER, fill_in
 from alerts.table import filled
 from dashboards.places import place
+from deploy import build as containers
 
 RUNBOOK_BASE: Final = "https://github.com/enginescope/enginescope/blob/main/alerts"
 DASHBOARD_BASE: Final = "http://127.0.0.1:3000/d"
@@ -140,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        if options.output == BUILT:
+            containers.write()
     except AlertError as error:
         print(error, file=sys.stderr)
         return 1

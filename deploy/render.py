@@ -26,7 +26,7 @@ def render_prometheus(
     scrape_interval: str = "1s",
 ) -> str:
     """``prometheus.yaml`` for one engine; the first four are its label value and three ``host:port``."""
-    config = _load("prometheus.yaml")
+    config = load("prometheus.yaml")
     config["global"] = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), scrape_interval)
     config["rule_files"] = [str(rules.absolute())]
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
@@ -39,12 +39,12 @@ def render_prometheus(
         job["static_configs"] = [targets[job["job_name"]]]
         if job["job_name"] != "enginescope":
             job["scrape_interval"] = "15s"
-    return _dump(config)
+    return dump(config)
 
 
 def render_alertmanager(*, page_receiver: str, watchdog_repeat: str = "2s") -> str:
     """``alertmanager.yaml`` that sends at once, to the page receiver at ``host:port``."""
-    config = _load("alertmanager.yaml")
+    config = load("alertmanager.yaml")
     config["templates"] = [str(FOLDER / pattern) for pattern in config["templates"]]
     for route in (config["route"], *config["route"]["routes"]):
         route.update(group_wait="0s", group_interval="1s")
@@ -54,7 +54,7 @@ def render_alertmanager(*, page_receiver: str, watchdog_repeat: str = "2s") -> s
         path = "deadman" if receiver["name"] == "deadman" else "webhook"
         for webhook in receiver["webhook_configs"]:
             webhook["url"] = f"http://{page_receiver}/{path}"
-    return _dump(config)
+    return dump(config)
 
 
 def prometheus_command(binary: Path, config: Path, data: Path, listen: str, retention: str = "1d") -> list[str]:
@@ -83,10 +83,12 @@ def alertmanager_command(binary: Path, config: Path, data: Path, listen: str) ->
     ]
 
 
-def _load(name: str) -> dict[str, Any]:
+def load(name: str) -> dict[str, Any]:
+    """One of the configurations in this folder."""
     loaded: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text())
     return loaded
 
 
-def _dump(config: dict[str, Any]) -> str:
+def dump(config: dict[str, Any]) -> str:
+    """The configuration as text, keys in their order."""
     return yaml.safe_dump(config, sort_keys=False, width=1000)

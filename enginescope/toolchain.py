@@ -30,7 +30,7 @@ _PACKAGES: Final = ("prometheus", "prometheus-alertmanager")
 _OWN_PACKAGE_SINCE_DEBIAN_13: Final = "promtool"
 
 # Read after the system's own configuration. Hooks of desktop packages would run as part of ``update`` otherwise.
-_APT_CONF: Final = """\
+APT_CONF: Final = """\
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Acquire::Retries "2";
@@ -39,7 +39,7 @@ Acquire::Retries "2";
 #clear APT::Update::Post-Invoke-Success;
 #clear Acquire::IndexTargets::deb::DEP-11;
 """
-_APT_PRIVATE_CONF: Final = """\
+APT_PRIVATE_CONF: Final = """\
 Dir::State "{state}";
 Dir::State::lists "{state}/lists";
 Dir::State::status "/var/lib/dpkg/status";
@@ -129,10 +129,10 @@ def _fetch(target: Path, deadline: float) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as scratch:
         try:
-            apt = _Apt(Path(scratch), "system", _APT_CONF, deadline)
+            apt = Apt(Path(scratch), "system", APT_CONF, deadline)
             apt.download()
         except subprocess.CalledProcessError:
-            apt = _Apt(Path(scratch), "private", _APT_CONF + _APT_PRIVATE_CONF, deadline)
+            apt = Apt(Path(scratch), "private", APT_CONF + APT_PRIVATE_CONF, deadline)
             apt.run("apt-get", "update")
             apt.download()
         for package in sorted(apt.home.glob("*.deb")):
@@ -163,7 +163,7 @@ def _relocate(usr: Path) -> None:
     binary.write_text(_WRAPPER)
 
 
-class _Apt:
+class Apt:
     """apt with one configuration and a folder of its own."""
 
     def __init__(self, scratch: Path, name: str, configuration: str, deadline: float) -> None:

@@ -35,6 +35,6 @@ class SidecarSettings:
             ValueError: it is not HOST:PORT.
         """
         host, _, port = self.listen.rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and int(port[:6]) < 65536):
+        if not host or not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536):
             raise ValueError(f"--listen takes HOST:PORT, not {self.listen!r}")
         return host.removeprefix("[").removesuffix("]"), int(port)

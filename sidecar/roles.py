@@ -40,6 +40,6 @@ def parse_endpoints(endpoints: Mapping[str, str]) -> Roles:
             roles.paths[b"\0" + name[1:] if name.startswith(b"@") else name] = role
         elif not separator or scheme in ("tcp", "http"):
             port = rest.rpartition(":")[2].rstrip("/")
-            if port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536:
+            if port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536:
                 roles.ports[int(port)] = role
     return roles

@@ -45,7 +45,7 @@ def parse_engine(text: str) -> EngineSpec:
         except re.error as error:
             raise ValueError(f"--engine {name}: {value!r} is not a regular expression: {error}") from error
     highest = 65535 if kind == "port" else 2**22
-    if not (value.isascii() and value.isdecimal() and 0 < int(value[:10]) <= highest):
+    if not (value.isascii() and value.isdecimal() and len(value) < 8 and 0 < int(value) <= highest):
         raise ValueError(f"--engine {name}: {kind} is a number from 1 to {highest}, not {value!r}")
     return EngineSpec(name, **{kind: int(value)})  # type: ignore[arg-type]
 

@@ -154,7 +154,9 @@ def parse_route(data: bytes) -> int | None:
 
 
 def parse_ethtool_command(raw: bytes) -> int | None:
-    """Bytes a second from a struct ethtool_cmd; None when the driver does not know."""
+    """Bytes a second from a struct ethtool_cmd; None when the driver does not know, or it is not one."""
+    if len(raw) != _COMMAND.size:
+        return None
     fields = _COMMAND.unpack(raw)
     megabits = fields[3] | fields[8] << 16
     return None if megabits in _UNKNOWN_SPEEDS else megabits * _BYTES_OF_A_MEGABIT

@@ -16,11 +16,13 @@ from typing import Final
 
 CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_SOCKET_LINK: Final = re.compile(r"socket:\[(\d+)\]")
+_SOCKET_LINK: Final = re.compile(r"socket:\[(\d{1,20})\]", re.ASCII)
 _COUNTER_FILES: Final = ("netstat", "snmp")
 _COUNTER_SECTIONS: Final = (b"TcpExt", b"Tcp")
 
 _READ_BYTES: Final = 64 * 1024
+_MOST_DIGITS: Final = 20
+"""Of 64 bits. Python refuses to convert thousands of them, with an exception that no caller expects."""
 
 STATE_NAMES: Final = {
     "R": "running",
@@ -36,6 +38,12 @@ STATE_NAMES: Final = {
 
 class ProcfsError(Exception):
     """A file of /proc whose content proc(5) does not describe; the message names the file's kind."""
+
+
+def parse_number(word: bytes) -> int | None:
+    """A decimal number as the kernel writes it, negative ones with a minus; None when the word is not one."""
+    digits = word.removeprefix(b"-")
+    return int(word) if len(digits) <= _MOST_DIGITS and digits.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +105,9 @@ def parse_open_files_limit(raw: bytes) -> int | None:
             words = line[len(b"Max open files") :].split()
             if words and words[0] == b"unlimited":
                 return None
-            if words and words[0].isdigit():
-                return int(words[0])
+            limit = parse_number(words[0]) if words else None
+            if limit is not None and limit >= 0:
+                return limit
     raise ProcfsError("/proc/PID/limits has no line for open files")
 
 
@@ -117,9 +126,10 @@ def parse_net_counters(raw: bytes) -> dict[str, int]:
 
 
 def _pair(names: list[bytes], numbers: list[bytes]) -> Iterator[tuple[str, int]]:
-    for name, number in zip(names, numbers, strict=False):
-        if number.removeprefix(b"-").isdigit():
-            yield name.decode(errors="replace"), int(number)
+    for name, word in zip(names, numbers, strict=False):
+        number = parse_number(word)
+        if number is not None:
+            yield name.decode(errors="replace"), number
 
 
 def parse_boot_time(raw: bytes) -> int:
@@ -129,9 +139,10 @@ def parse_boot_time(raw: bytes) -> int:
         ProcfsError: the file has no such line.
     """
     for line in raw.split(b"\n"):
-        name, _, number = line.partition(b" ")
-        if name == b"btime" and number.strip().isdigit():
-            return int(number)
+        name, _, word = line.partition(b" ")
+        seconds = parse_number(word.strip()) if name == b"btime" else None
+        if seconds is not None and seconds >= 0:
+            return seconds
     raise ProcfsError("/proc/stat has no btime line")
 
 

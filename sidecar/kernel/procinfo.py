@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.kernel.procfs import ProcfsError, list_names, parse_stat, read_file
+from sidecar.kernel.procfs import ProcfsError, list_names, parse_number, parse_stat, read_file
 
 PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _ENVIRONMENT_BYTES: Final = 1 << 20
@@ -72,7 +72,8 @@ def parse_sockstat(raw: bytes) -> dict[str, int]:
         words = rest.split()
         if section == b"TCP":
             pairs = zip(words[::2], words[1::2], strict=False)
-            found = {name.decode(errors="replace"): int(number) for name, number in pairs if number.isdigit()}
+            numbers = ((name.decode(errors="replace"), parse_number(word)) for name, word in pairs)
+            found = {name: number for name, number in numbers if number is not None}
     return found
 
 

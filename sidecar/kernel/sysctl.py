@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sidecar.kernel.procfs import parse_number
+
 _FILES: Final = {
     "somaxconn": "core/somaxconn",
     "netdev_max_backlog": "core/netdev_max_backlog",
@@ -45,17 +47,14 @@ class PortRange:
 def parse_last_number(raw: bytes) -> int | None:
     """The last of the numbers in a file (the maximum in tcp_rmem and tcp_wmem); None when there is none."""
     words = raw.split()
-    text = words[-1] if words else b""
-    return int(text) if text.removeprefix(b"-").isdigit() else None
+    return parse_number(words[-1]) if words else None
 
 
 def parse_port_range(raw: bytes, reserved: bytes = b"") -> PortRange | None:
     """ip_local_port_range with ip_local_reserved_ports (``8080,9148-9150``); None when it is not two ports."""
     words = raw.split()
-    if len(words) != 2 or not all(word.isdigit() for word in words):
-        return None
-    low, high = int(words[0]), int(words[1])
-    if not 0 <= low <= high <= _HIGHEST_PORT:
+    low, high = map(parse_number, words) if len(words) == 2 else (None, None)
+    if low is None or high is None or not 0 <= low <= high <= _HIGHEST_PORT:
         return None
     return PortRange(low, high, frozenset(port for port in _parse_ports(reserved) if low <= port <= high))
 
@@ -64,8 +63,9 @@ def _parse_ports(raw: bytes) -> set[int]:
     found: set[int] = set()
     for part in raw.strip().split(b","):
         first, _, last = part.partition(b"-")
-        if first.isdigit() and (last or first).isdigit():
-            found.update(range(int(first), min(int(last or first), _HIGHEST_PORT) + 1))
+        low, high = parse_number(first), parse_number(last or first)
+        if low is not None and high is not None:
+            found.update(range(max(low, 0), min(high, _HIGHEST_PORT) + 1))
     return found
 
 

@@ -3,6 +3,7 @@
 # make test      install, then the suite
 # make test-long what takes minutes: judgements and pages of real faults, soak
 # make test-compose  compose.yaml in a real Docker, which is fetched and started where there is none (root)
+# make soak      the sidecar for ten minutes at full speed, beside processes and sockets that come and go (SOAK_SECONDS)
 # make check     style, types, generated files
 # make drill     start a stack, break it on purpose in every way and wait for each page; then decoys, which must not page
 
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-compose check drill format clean
+.PHONY: help install run test test-long test-compose soak check drill format clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -40,6 +41,9 @@ test-long: install
 
 test-compose: install
 	$(BIN)/pytest -m docker -rs tests/compose $(ARGS)
+
+soak: install
+	SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest -rA tests/integration/test_sidecar_soak.py $(ARGS)
 
 check: install
 	$(BIN)/ruff check

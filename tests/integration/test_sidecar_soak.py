@@ -115,6 +115,7 @@ def test_memory_and_descriptors_stay_flat_and_counters_never_go_back(
     assert sampler.latest.engine_up
     assert snapshots > 4 * SECONDS
     held, resident, descriptors = (list(column) for column in zip(*marks, strict=True))
+    print(f"{snapshots} snapshots; Python blocks {held}, resident bytes {resident}, descriptors {descriptors}")
     assert held[-1] - held[1] < 1000, held
     assert resident[-1] - resident[1] < 6_000_000, resident
     assert descriptors[-1] <= descriptors[1] + 2, descriptors
@@ -172,6 +173,7 @@ def test_engines_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
     assert sampler.latest is not None
     assert sampler.latest.engine_found == rounds
     assert sampler.latest.process_starts == {"engine": rounds}
+    print(f"{rounds} engines; descriptors {descriptors[0]} to {descriptors[-1]}")
     assert sizes[-1] == sizes[0]
     assert descriptors[-1] == descriptors[0]
     sampler.close()

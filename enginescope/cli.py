@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -152,3 +153,42 @@ def load(
         signal.signal(number, lambda *_: generator.stop())
     for result in generator.results():
         typer.echo(json.dumps(asdict(result), ensure_ascii=False))
+
+
+@app.command("dashboards")
+def dashboards_command(
+    check: Annotated[bool, typer.Option("--check", help="Ask a live Prometheus for every panel.")] = False,
+    prometheus: Annotated[str, typer.Option(help="Its address.")] = "http://127.0.0.1:9090",
+    engine: Annotated[str | None, typer.Option(help="Which engine, when it scrapes several.")] = None,
+    traces: Annotated[
+        str | None, typer.Option(help="OTLP sink or Jaeger that has the traces; shared memory is asked too.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds in which a panel may still come to show something.")] = 60,
+    export: Annotated[Path | None, typer.Option(help="Write the dashboards for Grafana into this folder.")] = None,
+    preview: Annotated[
+        Path | None, typer.Option(help="Draw pictures of them, without Grafana, into this folder.")
+    ] = None,
+    last: Annotated[float, typer.Option(min=10, help="Seconds that the pictures show.")] = 300,
+) -> None:
+    """Check the Grafana dashboards on a running stack, draw them without Grafana, or write them for it.
+
+    The check ends with one line of JSON, and with status 1 when a panel shows nothing, stands still without a reason,
+    or has exemplars whose traces nobody has.
+    """
+    from dashboards.build import write
+    from dashboards.command import check_live
+    from dashboards.command import preview as draw
+    from dashboards.preview.picture import PictureError
+    from enginescope.probe import ProbeError
+
+    if not check and export is None and preview is None:
+        raise _fail(ValueError("choose --check, --export DIR or --preview DIR"))
+    try:
+        for path in write(export) if export is not None else ():
+            typer.echo(path)
+        for path in draw(prometheus, engine, traces, preview, last) if preview is not None else ():
+            typer.echo(path)
+        status = check_live(prometheus, engine, traces, wait, Console(highlight=False)) if check else 0
+    except (ProbeError, PictureError, OSError) as error:
+        raise _fail(error) from error
+    raise typer.Exit(status)

@@ -14,10 +14,16 @@ from sidecar.totals import RunningVector
 from telemetry.layout import API, BYTE_BOUNDS, BYTE_HISTOGRAMS, CORE, EXPORTER, LAYOUTS, SIDECAR, Layout
 from telemetry.records import RequestRecord, RingReader
 from telemetry.scoreboard import Liveness, PageError, Reader, pages
-from telemetry.stages import STAGES
+from telemetry.stages import STAGES, Stamp
 
 _NANOSECONDS: Final = 1e-9
 _LAYOUT_ORDER: Final = (API, CORE, EXPORTER)
+_TIMED: Final = (
+    ("request", Stamp.HTTP_STARTED, Stamp.HTTP_ENDED),
+    ("time_to_first_token", Stamp.HTTP_STARTED, Stamp.OUTPUT_FIRST_RECEIVED),
+    *((stage.name, stage.start, stage.end) for stage in STAGES),
+)
+"""The API page's histograms of requests: which stamps of a record each of them is the time between."""
 
 
 class Page:
@@ -87,7 +93,7 @@ class PageTracker:
         self._skipped: set[Path] = set()
         self._elsewhere: set[Path] = set()
         self._totals = {layout.role: RunningVector(_number_count(layout)) for layout in _LAYOUT_ORDER}
-        self._exemplars: dict[str, dict[int, Exemplar]] = {stage.name: {} for stage in STAGES}
+        self._exemplars: dict[str, dict[int, Exemplar]] = {name: {} for name, _, _ in _TIMED}
         self.pages: dict[Path, Page] = {}
         self.errors = 0
         self.lost = 0
@@ -178,12 +184,12 @@ class PageTracker:
         page.first_drain = False
 
     def _take_exemplars(self, record: RequestRecord) -> None:
-        for stage in STAGES:
-            start, end = record.stamps[stage.start], record.stamps[stage.end]
+        for name, first, last in _TIMED:
+            start, end = record.stamps[first], record.stamps[last]
             if start and end:
                 duration = max(end - start, 0)
                 bucket = bisect_left(API.bounds, duration)
-                self._exemplars[stage.name][bucket] = Exemplar(
+                self._exemplars[name][bucket] = Exemplar(
                     record.trace_id.hex(), duration * _NANOSECONDS, end * _NANOSECONDS
                 )
 

@@ -79,6 +79,22 @@ def test_exemplars_come_from_the_newest_record_of_a_bucket(tmp_path: Path, track
     writer.close()
 
 
+def test_whole_requests_and_first_tokens_have_exemplars(tmp_path: Path, tracker: PageTracker) -> None:
+    writer = Writer(tmp_path, API, "api")
+    stamps = [0] * STAMP_COUNT
+    stamps[Stamp.HTTP_STARTED] = 10**18
+    stamps[Stamp.OUTPUT_FIRST_RECEIVED], stamps[Stamp.HTTP_ENDED] = 10**18 + 3_000_000, 10**18 + 70_000_000
+    trace = (7).to_bytes(16, "big")
+    writer.ring().append(RequestRecord(trace, b"s" * 8, b"\0" * 8, 200, 0, 0, 1, 1, 0, 0, stamps).pack())
+    look(tracker)
+    found = tracker.histograms()["api"]
+    for name, seconds in (("request", 0.07), ("time_to_first_token", 0.003)):
+        (exemplar,) = found[name].exemplars.values()
+        assert exemplar.trace_id == trace.hex()
+        assert exemplar.value == pytest.approx(seconds)
+    writer.close()
+
+
 def test_lost_records_count_from_the_first_look(tmp_path: Path, tracker: PageTracker) -> None:
     writer = Writer(tmp_path, API, "api")
     ring = writer.ring()

@@ -1,0 +1,36 @@
+"""Every panel of every dashboard on a running stack under load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dashboards.build import dashboards
+from dashboards.model import Kind
+from tests.e2e.test_up import PAGING, stack
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not PAGING, reason="needs Prometheus (make install)")]
+CHECK = (sys.executable, "-m", "enginescope", "dashboards", "--check")
+
+
+def test_every_panel_shows_a_stack_under_load(runtime_dir: Path) -> None:
+    with stack(runtime_dir) as (_, running):
+        address = f"http://127.0.0.1:{running.ports['prometheus']}"
+        command = [*CHECK, "--prometheus", address, "--wait", "90"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert (done.returncode, found["faults"]) == (0, []), done.stdout
+        shown = [panel for board in dashboards() for panel in board.panels if panel.kind is not Kind.TEXT]
+        assert found["panels"] == len(shown)
+        assert found["moves"] > len(shown) / 3
+        assert found["exemplars_followed"] > 0
+        assert found["not_here"] >= 2  # Jaeger's panels at least
+
+        wrong = [*CHECK, "--prometheus", address, "--engine", "another", "--wait", "0"]
+        done = subprocess.run(wrong, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert "does not scrape engine 'another', only demo" in done.stderr

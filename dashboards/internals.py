@@ -12,6 +12,8 @@ from dashboards.words import A_SETTING, HEALTHY_COUNT, HEALTHY_STATE, NEEDS_GPU,
 from telemetry import catalog
 from telemetry.catalog import Metric
 
+_FROZEN: Final = f'{catalog.FAULT_SECONDS.name}{{fault="process_frozen",process!="exporter"}}'
+"""What the alert of a frozen process looks at."""
 _THREAD: Final = "{{process}} {{kind}}"
 _NOT_ON_EVERY_ENGINE: Final = "only engines whose pages tell it"
 
@@ -86,6 +88,7 @@ def _judged() -> Panel:
                 optional=ONLY_WHEN_BAD,
             ),
         ),
+        limits=(Limit(limit("process_frozen", f"max by (engine, process) ({_FROZEN})"), "red"),),
         steady=ONLY_WHEN_BAD,
     )
 

@@ -88,6 +88,7 @@ def test_limits_are_those_of_the_rules() -> None:
     assert drawn_limits(PANELS[122]) == {0.85}
     assert drawn_limits(PANELS[123]) == {20}
     assert drawn_limits(PANELS[222]) == {0.9, 1.0}
+    assert drawn_limits(PANELS[204]) == {3}
 
 
 def test_a_limit_that_no_rule_has_stops_the_build() -> None:

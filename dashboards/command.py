@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -19,10 +20,11 @@ from dashboards.prometheus import Server
 from enginescope.stack import Stack, StackError
 from telemetry.scoreboard import runtime_directory
 
-_COLOURS = {Verdict.MOVES: "green", Verdict.STEADY: "green", Verdict.QUIET: "cyan", Verdict.NOT_HERE: "yellow"}
+_TABLE_WIDTH: Final = 130
+_COLOURS: Final = {Verdict.MOVES: "green", Verdict.STEADY: "green", Verdict.QUIET: "cyan", Verdict.NOT_HERE: "yellow"}
 
 
-def check_live(prometheus: str, engine: str | None, traces: str | None, wait: float, console: Console) -> int:
+def check_live(prometheus: str, engine: str | None, traces: str | None, wait: float) -> int:
     """Ask for every panel, print a table, then one line of JSON; the exit status.
 
     Raises:
@@ -31,7 +33,8 @@ def check_live(prometheus: str, engine: str | None, traces: str | None, wait: fl
     server = Server(prometheus, engine)
     known = known_traces(runtime_directory(), traces or own_sink())
     findings = check(dashboards(), server, known, wait)
-    console.print(table(findings))
+    console = Console(highlight=False)
+    console.print(table(findings), width=max(console.width, _TABLE_WIDTH))
     told = summary(findings)
     print(json.dumps(told), flush=True)
     return 1 if told["faults"] else 0

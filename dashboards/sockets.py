@@ -16,6 +16,7 @@ _PORT: Final = "{{role}} {{port}}"
 _ENDS: Final = "{{role}} {{port}}, {{kind}}"
 _BEHIND_A_NETWORK: Final = "the kernel tells it only of connections that the network or the peer holds back"
 _NO_INTERFACE: Final = "connections over loopback have no interface with a speed"
+_ONLY_TCP: Final = "only with TCP between the engine's processes"
 _NO_CONNTRACK: Final = "a kernel without connection tracking has none"
 _FORECAST_SECONDS: Final = 1800
 
@@ -298,7 +299,7 @@ def _connections() -> tuple[Panel, ...]:
                 Query(
                     total(series(catalog.PEER_CONNECTIONS), "role", "state"),
                     "{{role}} {{state}}, connecting end",
-                    optional="only with TCP between the engine's processes",
+                    optional=_ONLY_TCP,
                 ),
             ),
         ),
@@ -485,8 +486,16 @@ def _network() -> tuple[Panel, ...]:
             kind=Kind.STATES,
             unit="bool",
             queries=(
-                Query(f"1 - {highest(series(catalog.INTERFACE_UP), 'role', 'kind')}", "{{role}} {{kind}} down"),
-                Query(f"1 - {highest(series(catalog.NODELAY), 'role')}", "{{role}} delays small messages"),
+                Query(
+                    f"1 - {highest(series(catalog.INTERFACE_UP), 'role', 'kind')}",
+                    "{{role}} {{kind}} down",
+                    optional=_NO_INTERFACE,
+                ),
+                Query(
+                    f"1 - {highest(series(catalog.NODELAY), 'role')}",
+                    "{{role}} delays small messages",
+                    optional=_ONLY_TCP,
+                ),
                 Query(highest(series(catalog.PROXY_VARIABLE), "kind"), "{{kind}} is set"),
             ),
             words=FOUND,

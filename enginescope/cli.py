@@ -188,7 +188,7 @@ def dashboards_command(
             typer.echo(path)
         for path in draw(prometheus, engine, traces, preview, last) if preview is not None else ():
             typer.echo(path)
-        status = check_live(prometheus, engine, traces, wait, Console(highlight=False)) if check else 0
+        status = check_live(prometheus, engine, traces, wait) if check else 0
     except (ProbeError, PictureError, OSError) as error:
         raise _fail(error) from error
     raise typer.Exit(status)

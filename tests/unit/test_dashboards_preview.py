@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.model import Kind, Limit, Panel, Query, Word
+from dashboards.model import Kind, Limit, Panel, Query, Unit, Word
 from dashboards.preview import units
 from dashboards.preview.answers import Answer, Moment, legend
 from dashboards.preview.draw import COLOURS, draw
@@ -50,7 +50,7 @@ def texts(picture: ET.Element) -> list[str]:
         (2048, "none", "2.05k"),
     ],
 )
-def test_numbers_are_written_for_people(value: float, unit: units.Unit, text: str) -> None:
+def test_numbers_are_written_for_people(value: float, unit: Unit, text: str) -> None:
     assert units.write(value, unit) == text
 
 

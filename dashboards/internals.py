@@ -38,12 +38,15 @@ def internals() -> Dashboard:
 def _threads() -> Panel:
     return Panel(
         id=201,
-        title="Threads that must be there",
-        says="The main and the IO threads by the ids on their pages. A dead one leaves its process alive, /health at "
-        "200 and every queue of the kernel empty.",
+        title="Processes and threads that must be there",
+        says="The processes, and their main and IO threads by the ids on their pages. A dead thread leaves its process "
+        "alive and every queue of the kernel empty.",
         kind=Kind.STATES,
         unit="bool",
-        queries=(Query(highest(series(catalog.THREAD_UP), "process", "kind"), _THREAD),),
+        queries=(
+            Query(f"min by (process) ({series(catalog.PROCESS_UP)})", "{{process}}"),
+            Query(f"min by (process, kind) ({series(catalog.THREAD_UP)})", f"{_THREAD} thread"),
+        ),
         words=THERE,
         steady=HEALTHY_STATE,
     )
@@ -374,20 +377,36 @@ def _processes() -> tuple[Panel, ...]:
                 Query(highest(series(catalog.LOOP_GAP)), "longest gap between samples", unit="s"),
                 Query(highest(series(catalog.SCAN_INTERVAL)), "connections every", unit="s"),
             ),
-            width=12,
+        ),
+        Panel(
+            id=229,
+            title="The gate that lets requests in",
+            says="Whether the API process takes new requests, and how many a second its limiter lets in while it is "
+            "on. Everything else is answered with 503.",
+            unit="short",
+            queries=(
+                Query(total(series(catalog.GATE), "state"), "{{state}}"),
+                Query(
+                    total(series(catalog.RATE_LIMIT)),
+                    "limiter",
+                    unit="reqps",
+                    optional="only while the adaptive limiter is on",
+                ),
+            ),
+            steady=HEALTHY_STATE,
         ),
         Panel(
             id=228,
-            title="Core: ended early; API: reasons to be unhealthy",
-            says="Sequences that the core ended for a client that left, a stop string or a failure; and for how many "
-            "reasons /health fails.",
+            title="Ended early, sockets lost, unhealthy",
+            says="Sequences that the core ended for a client that left, a stop string or a failure; connections "
+            "between the processes that ended; and for how many reasons /health fails.",
             unit="cps",
             queries=(
                 Query(total(rate(catalog.CORE_ENDED), "outcome"), "{{outcome}}"),
+                Query(total(rate(catalog.DISCONNECTS), "role"), "{{role}} socket lost"),
                 Query(total(series(catalog.HEALTH_PROBLEMS)), "reasons", unit="short"),
             ),
             steady=HEALTHY_COUNT,
-            width=12,
         ),
     )
 

@@ -56,10 +56,14 @@ def _lights() -> tuple[Panel, ...]:
         Panel(
             id=1,
             title="Engine",
-            says="Whether any process of the engine is there. Down means that every request fails.",
+            says="Whether any process of the engine is there, and whether it answers the sidecar's own requests where "
+            "those are on (--probe). Down means that every request fails.",
             kind=Kind.STAT,
             unit="bool",
-            queries=(Query(highest(series(catalog.ENGINE_UP)), "engine"),),
+            queries=(
+                Query(highest(series(catalog.ENGINE_UP)), "engine"),
+                Query(highest(series(catalog.PROBE_UP)), "answers", optional="only with --probe"),
+            ),
             words=UP,
             width=3,
             height=4,
@@ -79,7 +83,7 @@ def _lights() -> tuple[Panel, ...]:
         ),
         Panel(
             id=3,
-            title="Facts hidden from the sidecar",
+            title="Hidden facts",
             says="Facts about the engine that the sidecar has no permission to see. Its log says what to grant.",
             kind=Kind.STAT,
             unit="short",

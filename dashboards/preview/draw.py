@@ -26,11 +26,13 @@ _PALETTE: Final = (
     "#3274d9", "#e0752d", "#56a64b", "#b877d9", "#c4162a", "#37a2a2",
     "#b58900", "#8f3bb8", "#6c757d", "#1f60c4", "#7eb26d", "#ba43a9",
 )  # fmt: skip
-_LEFT, _RIGHT, _TOP, _AXIS = 52, 12, 6, 16
+_LEFT, _RIGHT, _TOP, _AXIS = 60, 14, 6, 16
 _LEGEND_LINE: Final = 14
 _CHARACTER: Final = 5.6
 """Width of a letter at 10 px, near enough to break the legend into lines."""
 _MOST_LEGENDS: Final = 9
+_MOST_EXEMPLARS: Final = 60
+"""Of the slowest; more would hide the lines."""
 
 
 def draw(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, height: int) -> str:
@@ -60,7 +62,8 @@ def _empty(panel: Panel, width: int, height: int) -> str:
 
 def _stat(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, height: int) -> str:
     line = next(line for answer in answers for line in answer.lines)
-    value = max(line.points[-1][1] for answer in answers for line in answer.lines)
+    worst = min if panel.words else max
+    value = worst(line.points[-1][1] for answer in answers for line in answer.lines)
     word = panel.words.get(round(value))
     text = word.text if word else write(value, panel.unit)
     colour = COLOURS[word.colour] if word else _by_limit(panel, value)
@@ -146,7 +149,9 @@ def _lines(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, 
     stacks = list(_stacked([line for _, line in main])) if panel.stacked else [line for _, line in main]
     drawn_limits = [limit.value for limit in panel.limits]
     values = [value for line in stacks for _, value in line.points]
-    scale = ticks(panel.top if panel.top is not None else max([*values, *_near(drawn_limits, values)], default=0))
+    scale = ticks(
+        panel.top if panel.top is not None else max([*values, *_near(drawn_limits, values)], default=0), panel.unit
+    )
     parts = [*plot.axis(scale, panel.unit), *plot.times(3), *plot.alerts()]
     for limit in panel.limits:
         if limit.value <= scale[-1]:
@@ -158,7 +163,7 @@ def _lines(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, 
     parts += _strokes(plot, stacks, scale[-1], 0, panel.stacked)
     if right_unit is not None:
         right = [line for answer, _, line in series if answer.query.unit]
-        right_scale = ticks(max(value for line in right for _, value in line.points))
+        right_scale = ticks(max(value for line in right for _, value in line.points), right_unit)
         parts += [*plot.axis(right_scale, right_unit, right=True), *_strokes(plot, right, right_scale[-1], len(main))]
     parts += _exemplars(plot, answers, scale[-1])
     parts += _legends(rows, height - len(rows) * _LEGEND_LINE)
@@ -211,7 +216,9 @@ def _pieces(line: Line) -> list[list[tuple[float, float]]]:
 
 
 def _exemplars(plot: _Plot, answers: Sequence[Answer], top: float) -> list[str]:
-    found = [one for answer in answers for one in answer.exemplars if one.value <= top]
+    found = sorted(
+        (one for answer in answers for one in answer.exemplars if one.value <= top), key=lambda one: -one.value
+    )[:_MOST_EXEMPLARS]
     return [
         f'<rect x="-2.5" y="-2.5" width="5" height="5" fill="#1f60c4" fill-opacity="0.75" '
         f'transform="translate({plot.x(one.moment):.1f},{plot.y(one.value, top):.1f}) rotate(45)"/>'
@@ -260,19 +267,19 @@ def _heatmap(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int
     row = (plot.bottom - plot.top) / (high - low + 1)
     most = max(value for column in counts for value in column.values()) or 1
     moments = sorted({at for column in counts for at in column})
-    step = (plot.right - plot.left) / max(len(moments), 1)
+    length = min((later - earlier for earlier, later in pairwise(moments)), default=1)
     parts = [*plot.times(3), *plot.alerts()]
     for number in range(low, high + 1):
         y = plot.bottom - (number - low + 1) * row
         bound = float(bounds[number].labels["le"])
         text = "more" if bound == float("inf") else write(bound, panel.unit)
         parts.append(_text(plot.left - 5, y + row / 2 + 3, text, "end", 9))
-        parts += [
-            f'<rect x="{plot.left + moments.index(at) * step:.1f}" y="{y:.1f}" width="{max(step - 1, 1):.1f}" '
-            f'height="{row - 1:.1f}" fill="#e0752d" fill-opacity="{0.12 + 0.88 * (value / most) ** 0.5:.2f}"/>'
-            for at, value in counts[number].items()
-            if value > 0.01
-        ]
+        for at, value in counts[number].items():
+            x = plot.x(at - length)
+            place = f'x="{x:.1f}" y="{y:.1f}" width="{max(plot.x(at) - x - 1, 0):.1f}" height="{row - 1:.1f}"'
+            opacity = 0.12 + 0.88 * (value / most) ** 0.5
+            if value > 0.01:
+                parts.append(f'<rect {place} fill="#e0752d" fill-opacity="{opacity:.2f}"/>')
     parts += _points(plot, answers, [float(line.labels["le"]) for line in bounds], low, row)
     return _svg(width, height, parts)
 
@@ -307,8 +314,7 @@ def _states(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int,
     for number, (name, line) in enumerate(series):
         y = plot.top + number * row
         parts.append(_text(left - 6, y + row / 2 + 3, name, "end", min(10, row)))
-        ends = [at for at, _ in line.points[1:]] + [line.points[-1][0] + 1]
-        for (at, value), end in zip(line.points, ends, strict=True):
+        for at, end, value in _runs(line):
             word = panel.words.get(round(value))
             colour = COLOURS[word.colour] if word else "#adb5bd"
             x = plot.x(at)
@@ -317,6 +323,16 @@ def _states(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int,
                 f'fill="{colour}" fill-opacity="0.8"/>'
             )
     return _svg(width, height, [*parts, *plot.alerts()])
+
+
+def _runs(line: Line) -> Iterable[tuple[float, float, float]]:
+    """Since when, until when and which value; the last until its own moment."""
+    start, value = line.points[0]
+    for at, current in line.points[1:]:
+        if current != value:
+            yield start, at, value
+            start, value = at, current
+    yield start, line.points[-1][0], value
 
 
 def _table(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, height: int) -> str:

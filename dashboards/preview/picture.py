@@ -43,6 +43,15 @@ def photograph(html: Path, picture: Path, width: int, height: int) -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
         except subprocess.TimeoutExpired:
             raise PictureError(f"{browser} took more than {_SECONDS} s for {html}") from None
-    if not picture.is_file():
+    if picture.is_file():
+        _shrink(picture)
+    else:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise PictureError(f"{browser} made no picture of {html}: {said[-1]}")
+
+
+def _shrink(picture: Path) -> None:
+    """A picture of few colours, where pngquant is installed, in a third of the bytes."""
+    if quantizer := shutil.which("pngquant"):
+        command = [quantizer, "--force", "--skip-if-larger", "--strip", "--output", str(picture), str(picture)]
+        subprocess.run(command, check=False, timeout=_SECONDS)

@@ -19,6 +19,8 @@ def write(value: float, unit: Unit) -> str:
         return f"{_digits(value * 100)} %"
     if unit == "s":
         return _scaled(value, _TIMES, " s", " ") if abs(value) >= 1e-9 else "0 s"
+    if unit == "none" and value == int(value):
+        return f"{value:.0f}"
     if unit in ("bytes", "Bps"):
         return _scaled(value, _BYTES, " B", " ") + _SUFFIX.get(unit, "")
     return _scaled(value, _THOUSANDS, "", "") + _SUFFIX.get(unit, "")
@@ -42,10 +44,13 @@ def _digits(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def ticks(top: float, count: int = 4) -> list[float]:
-    """Round values from 0 up to at least ``top``."""
+def ticks(top: float, unit: Unit = "none", count: int = 4) -> list[float]:
+    """Round values from 0 up to at least ``top``; bytes are round in their own multiples."""
     if top <= 0:
         return [0.0, 1.0]
+    if unit in ("bytes", "Bps"):
+        size = next((size for size, _ in _BYTES if top >= size), 1)
+        return [value * size for value in ticks(top / size, count=count)]
     rough = top / count
     magnitude: float = 10.0 ** math.floor(math.log10(rough))
     step = next(magnitude * factor for factor in (1, 2, 2.5, 5, 10) if magnitude * factor >= rough * 0.999)

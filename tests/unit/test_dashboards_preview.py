@@ -47,11 +47,15 @@ def texts(picture: ET.Element) -> list[str]:
         (12, "Bps", "12 B/s"),
         (20000, "short", "20k"),
         (4.125, "reqps", "4.12 req/s"),
-        (2048, "none", "2.05k"),
+        (2048, "none", "2048"),
     ],
 )
 def test_numbers_are_written_for_people(value: float, unit: Unit, text: str) -> None:
     assert units.write(value, unit) == text
+
+
+def test_ticks_of_bytes_are_round_in_their_own_multiples() -> None:
+    assert units.ticks(1.4 * 2**20, "bytes") == [value * 2**20 for value in (0, 0.5, 1, 1.5)]
 
 
 @pytest.mark.parametrize("top", [0.0003, 0.85, 1, 7, 2048, 19999])
@@ -112,6 +116,7 @@ def test_a_heatmap_shows_each_bucket_alone() -> None:
     picture = drawn(panel(Kind.HEATMAP, unit="s"), *below, exemplars=(exemplar,))
     cells = [rect for rect in picture.iter("rect") if rect.get("fill-opacity")]
     assert len(cells) == 4  # two buckets with observations, two moments
+    assert {float(cell.attrib["x"]) for cell in cells} == {60}
     assert max(float(cell.attrib["fill-opacity"]) for cell in cells) == 1
     assert len([rect for rect in picture.iter("rect") if rect.get("transform")]) == 1
     assert {"100 ms", "1 s", "more"} == {text for text in texts(picture) if ":" not in text}

@@ -6,6 +6,10 @@ from typing import Final
 
 from dashboards.model import Limit, Word
 
+PORT: Final = "{{role}} {{port}}"
+"""The legend of a series of a port."""
+THREAD: Final = "{{process}} {{kind}}"
+
 UP: Final = {0: Word("down", "red"), 1: Word("up", "green")}
 THERE: Final = {0: Word("gone", "red"), 1: Word("there", "green")}
 FOUND: Final = {0: Word("no", "green"), 1: Word("yes", "red")}

@@ -12,8 +12,9 @@ import pytest
 from dashboards.model import Kind, Limit, Panel, Query, Unit, Word
 from dashboards.preview import units
 from dashboards.preview.answers import Answer, Moment, legend
-from dashboards.preview.draw import COLOURS, draw
+from dashboards.preview.draw import draw
 from dashboards.preview.picture import PictureError, photograph
+from dashboards.preview.plot import COLOURS
 from dashboards.preview.waterfall import slowest, waterfall
 from dashboards.prometheus import Exemplar, Line
 

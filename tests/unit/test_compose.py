@@ -6,6 +6,7 @@ keys that their documentation names; the rest runs in tests/compose.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -81,8 +82,7 @@ def test_what_comes_from_the_host_is_read_only_and_there(name: str) -> None:
         source, target, *mode = volume.split(":")
         if source.startswith("./") and target not in WRITABLE:
             assert mode == ["ro"]
-            # Written by another command, and committed.
-            assert source == "./dashboards/built" or (ROOT / source).is_dir(), source
+            assert (ROOT / source).is_dir(), source
         else:
             assert target in WRITABLE
 
@@ -310,6 +310,18 @@ def test_dashboards_are_read_from_where_they_are_mounted() -> None:
     assert mounts[provider["options"]["path"]] == "./dashboards/built"
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert str(Path(home).parent) == provider["options"]["path"]
+    assert (ROOT / "dashboards/built" / Path(home).name).is_file()
+
+
+def test_the_dashboards_ask_for_data_sources_that_are_provisioned() -> None:
+    provisioned = {source["type"] for source in _provisioned("datasources")["datasources"]}
+    wanted = {
+        variable["query"]
+        for path in (ROOT / "dashboards/built").glob("*.json")
+        for variable in json.loads(path.read_text())["templating"]["list"]
+        if variable["type"] == "datasource"
+    }
+    assert {"prometheus", "jaeger"} <= wanted <= provisioned
 
 
 def test_jaeger_receives_where_the_engine_sends_and_answers_where_grafana_asks() -> None:

@@ -5,35 +5,103 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar import gpu_record
 from sidecar.gpu import GpuReader, GpuTracker
+from sidecar.gpu_record import record
 from sidecar.kernel.nvml import Gpu, Memory, Nvml, NvmlError, ProcessInfo, Utilization
 from sidecar.target import Member
 
-SOURCE = Path(__file__).parents[2] / "fixtures" / "nvml" / "recorded.c"
+RECORDINGS = Path(__file__).parents[2] / "fixtures" / "nvml"
 FIRST = Gpu(0, 0.87, 142164885504, 150754820096, 512.345, 9876543.21, ((4242, 140000000000), (4343, None)))
 SECOND = Gpu(1, 0.0, 142164885504, 150754820096, None, None, ())
+EXPECTED: dict[str, tuple[Gpu, ...] | str] = {
+    "two_gpus": (FIRST, SECOND),
+    "lost": (Gpu(0, None, None, None, None, None, ()),),
+    "no_permission": (Gpu(1, 0.12, 5000000000, 25757220864, 71.0, 123.456, ()),),
+    "old_driver": (Gpu(0, 0.99, 16000000000, 17071734784, 250.0, None, ()),),
+    "mig": (Gpu(0, None, 40000000000, 85899345920, 180.0, 777.0, ((4242, 30000000000), (4242, 9000000000))),),
+    "no_driver": "nvmlInit_v2 failed with code 9",
+    "very_old": "has no nvmlDeviceGetCount_v2",
+}
+"""Recording -> what is read from it, or what the one sentence of the failure says."""
+Replay = Callable[[str], ctypes.CDLL]
+
+
+def answers(name: str) -> list[str]:
+    lines = (RECORDINGS / f"{name}.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    """Builds the library that answers as a recording says."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("needs a C compiler for the recorded library")
-    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, SOURCE], check=True)
-    return ctypes.CDLL(str(path))
+        pytest.skip("needs a C compiler for the library that replays recordings")
+    folder = tmp_path_factory.mktemp("nvml")
+
+    def build(name: str) -> ctypes.CDLL:
+        path = folder / f"{name}.so"
+        has = sorted({f"-DHAS_{line.split()[0]}" for line in answers(name) if line.split()[2] != "missing"})
+        subprocess.run(
+            [compiler, "-Wall", "-Werror", "-shared", "-fPIC", *has, "-o", path, RECORDINGS / "replay.c"], check=True
+        )
+        library = ctypes.CDLL(str(path))
+        assert library.replay_from(str(RECORDINGS / f"{name}.txt").encode()) == len(
+            [line for line in answers(name) if "missing" not in line]
+        )
+        return library
+
+    return build
 
 
-def test_two_gpus_and_a_lost_one(library: ctypes.CDLL) -> None:
+def test_every_recording_is_tested() -> None:
+    assert {path.stem for path in RECORDINGS.glob("*.txt")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_recording(replay: Replay, name: str) -> None:
+    library, expected = replay(name), EXPECTED[name]
+    if isinstance(expected, str):
+        with pytest.raises(NvmlError, match=expected):
+            Nvml(library).read()
+        return
     nvml = Nvml(library)
-    assert nvml.read() == (FIRST, SECOND)
+    assert nvml.read() == expected
     nvml.close()
     assert ctypes.c_int.in_dll(library, "initialized").value == 0
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recording_of_a_replay_is_the_recording(replay: Replay, name: str) -> None:
+    assert record(replay(name)) == answers(name)
+
+
+def test_the_recorder_without_a_gpu_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_record.main([]) == 2
+    assert capsys.readouterr().err == "sidecar.gpu_record: takes one argument, the file to write\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_record, "LIBRARY", "libnvidia-ml-not-here.so.1")
+        assert gpu_record.main([str(tmp_path / "found.txt")]) == 1
+    assert "no GPUs to record" in capsys.readouterr().err
+    assert not (tmp_path / "found.txt").exists()
+
+
+def test_the_recorder_writes_a_file(replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = replay("two_gpus")
+    monkeypatch.setattr(gpu_record, "LIBRARY", library._name)
+    written = tmp_path / "found.txt"
+    assert gpu_record.main([str(written)]) == 0
+    head, *lines = written.read_text().splitlines()
+    assert head.startswith("# Recorded 2")
+    assert lines == answers("two_gpus")
+    assert gpu_record.main([str(tmp_path / "not" / "there")]) == 2
 
 
 def test_layouts_are_those_of_nvml_h() -> None:
@@ -45,24 +113,6 @@ def test_a_machine_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sidecar.kernel.nvml.LIBRARY", "libnvidia-ml-not-here.so.1")
     with pytest.raises(NvmlError, match="cannot be loaded"):
         Nvml()
-
-
-class Old:
-    """A library without any of the newer functions, and without a driver."""
-
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-    def nvmlInit_v2(self) -> int:  # noqa: N802
-        return self._code
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(9, "nvmlInit_v2 failed with code 9"), (0, "has no nvmlDeviceGetCount_v2")]
-)
-def test_an_old_library_or_no_driver_is_one_sentence(code: int, words: str) -> None:
-    with pytest.raises(NvmlError, match=words):
-        Nvml(Old(code)).read()
 
 
 def test_the_gpus_of_the_engine_and_its_memory_by_label() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from sidecar.collectors import log
+from sidecar.snapshot import ConnectionSample, ListenerSample, UnixSample
 from telemetry.layout import SIDECAR
 from telemetry.records import KernelSample
 from telemetry.scoreboard import Liveness, PageError, Reader, Writer, pages
 
 _RETRY_SECONDS: Final = 5.0
+_LOOP_TICK_NS: Final = 100_000_000
 
 
 class OwnPage:
@@ -63,3 +66,36 @@ class OwnPage:
         """Leave on purpose."""
         if self._writer is not None:
             self._writer.close()
+
+
+def kernel_sample(
+    wall_ns: int,
+    listeners: Iterable[ListenerSample],
+    queues: Sequence[UnixSample | ConnectionSample],
+    frozen_roles: Collection[str],
+    api_ticks_ns: Iterable[int],
+) -> KernelSample:
+    """One sample for the spans.
+
+    Args:
+        wall_ns: now.
+        listeners: all of the engine's.
+        queues: its sockets, by role.
+        frozen_roles: roles of which a process is stopped.
+        api_ticks_ns: when the event loop of each API process ran last; 0 where it has not yet.
+    """
+    http = [sample for sample in listeners if sample.role == "http"]
+    return KernelSample(
+        wall_ns,
+        sum(sample.depth for sample in http),
+        sum(sample.limit for sample in http),
+        *_queued(queues, "input"),
+        *_queued(queues, "output"),
+        ("api" in frozen_roles) | ("core" in frozen_roles) << 1,
+        max((max(wall_ns - tick - _LOOP_TICK_NS, 0) // 1_000_000 for tick in api_ticks_ns if tick), default=0),
+    )
+
+
+def _queued(queues: Sequence[UnixSample | ConnectionSample], role: str) -> tuple[int, int]:
+    found = [sample for sample in queues if sample.role == role]
+    return sum(sample.receive_bytes for sample in found), sum(sample.send_bytes for sample in found)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from telemetry.scoreboard import Liveness, PageError, Reader, pages
 from telemetry.stages import STAGES, Stamp
 
 _NANOSECONDS: Final = 1e-9
+_GONE: Final = (Liveness.DEAD, Liveness.EXITED)
 _LAYOUT_ORDER: Final = (API, CORE, EXPORTER)
 _TIMED: Final = (
     ("request", Stamp.HTTP_STARTED, Stamp.HTTP_ENDED),
@@ -205,6 +207,12 @@ class PageTracker:
         """Pid of every live owner that is visible here -> its role."""
         return {page.pid: page.header.role for page in self.pages.values() if page.pid and _may_live(page)}
 
+    def dead_roles(self, living: Mapping[str, int]) -> set[str]:
+        """Roles with fewer living processes than pages: one died, and no other has taken its place."""
+        there = Counter(page.header.role for page in self.pages.values())
+        gone = {page.header.role for page in self.pages.values() if page.liveness in _GONE}
+        return {role for role in gone if living.get(role, 0) < there[role]}
+
     def endpoints(self) -> dict[str, str]:
         """Role -> endpoint from all pages; the API's say most about itself and win."""
         found: dict[str, str] = {}
@@ -263,47 +271,3 @@ def _may_live(page: Page) -> bool:
 
 def _number_count(layout: Layout) -> int:
     return len(layout.slots) + len(layout.histograms) * layout.histogram_slots
-
-
-class OutputBacklog:
-    """Output messages that the core sent and the API process has not received, and for how long none was received.
-
-    Both counts start at 0 with their page. When one page is replaced, the difference at that moment is the new zero.
-    """
-
-    def __init__(self) -> None:
-        self._pages: tuple[int, ...] = ()
-        self._offset = 0
-        self._last: tuple[int, int] = (0, 0)
-        self._waiting_since: float | None = None
-        self.messages: int | None = None
-        self.age: float | None = None
-
-    def observe(self, pages_: tuple[int, ...], received: int, sent: int, now: float) -> None:
-        """Take in both counts; read ``received`` before ``sent``, so that a message in between is not negative.
-
-        Args:
-            pages_: identity of the pages behind the counts.
-            received: the API's count of output messages.
-            sent: the cores' count.
-            now: monotonic seconds.
-        """
-        if self._pages not in ((), pages_):
-            self._offset = received - sent
-        difference = sent - received + self._offset
-        if difference < 0 and (received, sent) == self._last:  # not a race, since nothing moved: another zero
-            self._offset -= difference
-        self.messages = max(difference, 0)
-        moved = received != self._last[0] or self._pages != pages_
-        if not self.messages or moved or self._waiting_since is None:
-            self._waiting_since = now
-        self.age = now - self._waiting_since if self.messages else 0.0
-        self._pages, self._last = pages_, (received, sent)
-
-    def restart_clock(self) -> None:
-        """Count the age anew: the sidecar itself did not run for a while."""
-        self._waiting_since = None
-
-    def clear(self) -> None:
-        """One of the two processes has no page."""
-        self.messages = self.age = self._waiting_since = None

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.backlog import OutputBacklog
+from sidecar.bound import BoundPorts
 from sidecar.clock import Clock
 from sidecar.collectors import Collectors, NotVisibleError, Visibility
 from sidecar.connections import Connections
 from sidecar.connects import Connects
 from sidecar.details import Details, ReadInterfaces
 from sidecar.facts import Facts
-from sidecar.kernel.inet_diag import read_bound, read_listeners, shows_bound
+from sidecar.kernel.inet_diag import read_listeners
 from sidecar.kernel.interfaces import read_interfaces
 from sidecar.kernel.netlink import DiagSocket
-from sidecar.kernel.unix_diag import by_role, read_unix_queues
 from sidecar.listeners import ListenerOwners, ListenerTracker
 from sidecar.mapped_pages import MappedPages
 from sidecar.namespaces import NamespaceFollower
 from sidecar.netns import read_namespace_counters
 from sidecar.observe import FaultWatch
 from sidecar.outside_watch import OutsideWatch
-from sidecar.own_page import OwnPage
-from sidecar.pages import OutputBacklog, PageTracker
+from sidecar.own_page import OwnPage, kernel_sample
+from sidecar.pages import PageTracker
 from sidecar.probe import Probe
 from sidecar.processes import ProcessTracker
 from sidecar.roles import OTHER, Roles, parse_endpoints
@@ -45,18 +47,13 @@ from sidecar.snapshot import (
     UnixSample,
 )
 from sidecar.target import EngineSpec, Target
-from telemetry.records import KernelSample
-from telemetry.scoreboard import Liveness
+from sidecar.unix_queues import UnixQueues
 
 TICK_SECONDS: Final = 0.1
 TICKS_PER_SNAPSHOT: Final = 10
 STARVED_SECONDS: Final = 0.6
 """A longer gap in our own loop says nothing about the engine: timers start anew."""
 _GAP_TICKS: Final = 600
-_LOOP_TICK_NS: Final = 100_000_000
-_GONE: Final = (Liveness.DEAD, Liveness.EXITED)
-_CHEAP_UNIX_DUMP_SECONDS: Final = 1e-3
-_TICKS_PER_UNIX_DUMP: Final = 5
 
 
 class Sampler:
@@ -93,9 +90,8 @@ class Sampler:
         self._attempts = Connects(root, self._visibility, self._clock.thread_cpu)
         self._connects: ConnectsSample | None = None
         self._bound: tuple[BoundSample, ...] = ()
-        self._bound_since: dict[int, float] = {}
-        self._shows_bound: bool | None = None
-        self._unix: tuple[UnixSample, ...] = ()
+        self._vacant = BoundPorts()
+        self._unix = UnixQueues()
         self._netns: dict[str, int] = {}
         self._own: OwnUse | None = None
         self._mapped = MappedPages(root)
@@ -103,7 +99,6 @@ class Sampler:
         self._facts = Facts()
         self._faults = FaultWatch(root)
         self._outside = OutsideWatch(spec.port, probe)
-        self._ticks = 0
         self._last_tick: float | None = None
         self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
         self.latest: Snapshot | None = None
@@ -146,22 +141,15 @@ class Sampler:
         self._note_gap(now)
         self._rows = None
         self._listeners.samples = self._collectors.run("listeners", self._collect_listeners) or ()
-        self._collectors.run("backlog", self._observe_backlog, now)
-        if self._wants_unix():
-            self._unix = self._collectors.run("unix", self._collect_unix) or ()
+        self._collectors.run("backlog", self._backlog.look, self._pages, now)
+        if self._unix.is_due(self._collectors.runs.get("unix")):
+            self._collectors.run("unix", self._collect_unix)
         self._collectors.run("judge", self._judge, now)
         self._collectors.run("own_page", self._write_own_page, now)
 
     def _judge(self, now: float) -> None:
         outside = self._outside.facts(self._listeners.samples, now)
         self._faults.look(list(self._pages.pages.values()), now, outside)
-
-    def _wants_unix(self) -> bool:
-        """Twice a second, where it is cheap: their names make these rows the slowest to read."""
-        self._ticks += 1
-        dump = self._collectors.runs.get("unix")
-        cheap = dump is not None and dump.success and dump.seconds < _CHEAP_UNIX_DUMP_SECONDS
-        return cheap and self._ticks % _TICKS_PER_UNIX_DUMP == 0
 
     def _note_gap(self, now: float) -> None:
         if self._last_tick is not None:
@@ -176,41 +164,12 @@ class Sampler:
         self._rows = read_listeners(self._namespace.diag)
         return self._listeners.observe(self._rows, self._owners)
 
-    def _observe_backlog(self, now: float) -> None:
-        apis, cores = list(self._pages.live("api")), list(self._pages.live("core"))
-        if not apis or not cores:
-            self._backlog.clear()
-            return
-        identity = tuple(page.header.created_ns for page in (*apis, *cores))
-        received = sum(page.reader["output_messages_received"] for page in apis)
-        sent = sum(page.reader["output_messages_sent"] for page in cores)
-        self._backlog.observe(identity, received, sent, now)
-
     def _write_own_page(self, now: float) -> None:
         self._own_page.open(now)
-        http = [sample for sample in self._listeners.samples if sample.role == "http"]
-        frozen = ("api" in self._faults.frozen) | ("core" in self._faults.frozen) << 1
-        wall_ns = self._clock.wall_ns()
-        self._own_page.write(
-            KernelSample(
-                wall_ns,
-                sum(sample.depth for sample in http),
-                sum(sample.limit for sample in http),
-                *self._queued("input"),
-                *self._queued("output"),
-                frozen,
-                self._loop_lag_ms(wall_ns),
-            )
-        )
-
-    def _queued(self, role: str) -> tuple[int, int]:
-        samples: tuple[UnixSample | ConnectionSample, ...] = (*self._unix, *self._connections)
-        found = [sample for sample in samples if sample.role == role]
-        return sum(sample.receive_bytes for sample in found), sum(sample.send_bytes for sample in found)
-
-    def _loop_lag_ms(self, wall_ns: int) -> int:
         ticks = [page.reader["loop_tick_ns"] for page in self._pages.live("api")]
-        return max((max(wall_ns - tick - _LOOP_TICK_NS, 0) // 1_000_000 for tick in ticks if tick), default=0)
+        queues: list[UnixSample | ConnectionSample] = [*self._unix.samples, *self._connections]
+        wall_ns, listeners = self._clock.wall_ns(), self._listeners.samples
+        self._own_page.write(kernel_sample(wall_ns, listeners, queues, self._faults.frozen, ticks))
 
     # --- every second
 
@@ -218,9 +177,11 @@ class Sampler:
         """Collect everything and publish it as ``latest``; ``tick`` must have run before."""
         run = self._collectors.run
         run("pages", self._collect_pages)
-        run("backlog", self._observe_backlog, self._clock.monotonic())
+        run("backlog", self._backlog.look, self._pages, self._clock.monotonic())
         run("target", self._collect_target)
-        run("processes", self._processes.collect, self._target.members, self._dead_labels())
+        members = self._target.members
+        dead = self._pages.dead_roles(Counter(member.label for member in members))
+        run("processes", self._processes.collect, members, dead)
         self._note_processes()
         self._netns = run("netns", self._collect_netns) or {}
         if self._scan.is_due(self._clock.monotonic()):
@@ -229,7 +190,7 @@ class Sampler:
             self._outside.note_scan(self._connections, apart, self._clock.monotonic())
             self._connects = run("connects", self._collect_connects)
         self._bound = run("bound", self._collect_bound) or ()
-        self._unix = run("unix", self._collect_unix) or ()
+        run("unix", self._collect_unix)
         self._own = run("own", self._processes.read_own)
         self._facts = self._collect_facts()
         self.latest = self._assemble()
@@ -258,13 +219,6 @@ class Sampler:
         if rows is not None:
             self._owners.update(set(rows["inode"].tolist()), self._target.members)
         self._namespace.follow(self._target.members)
-
-    def _dead_labels(self) -> set[str]:
-        """Roles with fewer living processes than pages: one died, and no other has taken its place."""
-        living = Counter(member.label for member in self._target.members)
-        pages = Counter(page.header.role for page in self._pages.pages.values())
-        gone = {page.header.role for page in self._pages.pages.values() if page.liveness in _GONE}
-        return {role for role in gone if living[role] < pages[role]}
 
     def _collect_connections(self) -> tuple[ConnectionSample, ...]:
         started, cpu = self._clock.monotonic(), self._clock.thread_cpu()
@@ -299,36 +253,28 @@ class Sampler:
     def _collect_bound(self) -> tuple[BoundSample, ...]:
         if self._rows is None:
             return ()
-        if self._shows_bound is None:
-            self._shows_bound = shows_bound(self._namespace.own)
-        if not self._shows_bound:
-            raise NotVisibleError("Linux before 6.8 does not show sockets that are bound and do not listen")
-        listening = set(self._rows["port"].tolist())
-        vacant = read_bound(self._namespace.diag, [port for port in self._listeners.roles if port not in listening])
-        now = self._clock.monotonic()
-        since = {port: self._bound_since.get(port, now) for port, sockets in vacant.items() if sockets}
-        self._bound_since = since
-        return tuple(
-            BoundSample(port, role, vacant.get(port, 0), now - since.get(port, now))
-            for port, role in self._listeners.roles.items()
-        )
+        now, namespace = self._clock.monotonic(), self._namespace
+        return self._vacant.collect(namespace.own, namespace.diag, self._listeners.roles, self._listening(), now)
 
-    def _collect_unix(self) -> tuple[UnixSample, ...]:
-        paths = self._roles.paths
-        queues = by_role(paths.values(), read_unix_queues(self._namespace.diag, list(paths)))
-        return tuple(UnixSample(role, **asdict(found)) for role, found in queues.items())
+    def _collect_unix(self) -> None:
+        self._unix.collect(self._namespace.diag, self._roles.paths)
 
     def _collect_netns(self) -> dict[str, int]:
-        pids = [member.pid for member in self._target.members]
-        if not pids and not self._namespace.is_ours:
+        for member in self._target.members:
+            with suppress(FileNotFoundError, ProcessLookupError):  # gone since the table was read
+                return read_namespace_counters(self._root, member.pid)
+        if not self._namespace.is_ours:
             raise NotVisibleError("no process to read the counters of its namespace by")
-        return read_namespace_counters(self._root, pids[0] if pids else "self")
+        return read_namespace_counters(self._root, "self")
 
     def _collect_facts(self) -> Facts:
-        listening = set() if self._rows is None else set(self._rows["port"].tolist())
         roles = self._listeners.roles | self._listeners.ports
         pages = self._pages.pages.values()
-        return self._details.collect(self._collectors, self._target.members, pages, roles, listening)
+        return self._details.collect(self._collectors, self._target.members, pages, roles, self._listening())
+
+    def _listening(self) -> set[int]:
+        """Ports of the namespace that somebody listens on."""
+        return set() if self._rows is None else set(self._rows["port"].tolist())
 
     def _assemble(self) -> Snapshot:
         pages = self._pages
@@ -346,7 +292,7 @@ class Sampler:
             bound=self._bound,
             connections=self._connections,
             connects=self._connects,
-            unix=self._unix,
+            unix=self._unix.samples,
             netns=self._netns,
             pages=pages.samples(),
             page_totals=pages.totals(),

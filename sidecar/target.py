@@ -66,6 +66,7 @@ class Target:
         self.spec = spec
         self.table = ProcessTable(root)
         self.members: tuple[Member, ...] = ()
+        """The oldest first: what the namespace is entered by should not be a child that is gone in a moment."""
         self.found = 0
         """Engine processes found so far that were the root of a tree."""
         self._pinned_ticks: int | None = None
@@ -91,7 +92,8 @@ class Target:
         roots = self._keep_roots({self._topmost(process) for process in self._matches(listener_owner)})
         kept = {member.pid for member in self.members if self._lives(member.pid, member.start_ticks)}
         pids = self.table.descendants(roots | kept | set(page_roles))
-        alive = (self.table.processes[pid] for pid in sorted(pids) if self.table.processes[pid].alive)
+        alive = [self.table.processes[pid] for pid in pids if self.table.processes[pid].alive]
+        alive.sort(key=lambda process: (process.start_ticks, process.pid))
         self.members = tuple(
             Member(process.pid, process.start_ticks, self._label(process, page_roles, roots)) for process in alive
         )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sidecar.clock import Clock
+from sidecar.collectors import NotVisibleError
 from sidecar.kernel.netlink import DiagSocket
 from sidecar.metrics import families
 from sidecar.sampler import Sampler
@@ -65,7 +66,7 @@ def test_a_failing_collector_costs_its_success_and_nothing_else(
         owner, method = {
             "processes": (sampler._processes, "collect"),
             "own": (sampler._processes, "read_own"),
-            "backlog": (sampler, "_observe_backlog"),
+            "backlog": (sampler._backlog, "look"),
             "fds": (sampler._details, "_collect_fds"),
             "threads": (sampler._details, "_collect_threads"),
             "network": (sampler._details, "_collect_network"),
@@ -145,15 +146,24 @@ def test_the_loop_stops_when_told_and_takes_its_first_snapshot_at_once(tmp_path:
     assert sampler.latest is not None
 
 
-def test_a_dead_page_counts_until_another_process_takes_its_place(
-    sampler: Sampler, time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_page_counts_until_another_process_takes_its_place(sampler: Sampler, time: Time, tmp_path: Path) -> None:
     pages = [Writer(tmp_path, CORE, name) for name in ("core-0", "core-1")]
-    members = tuple(Member(number, 1, "core") for number in range(2))
     step(sampler, time)
     for writer in pages:
         writer.close()
     for living, dead in ((0, {"core"}), (1, {"core"}), (2, set())):
         step(sampler, time)
-        monkeypatch.setattr(sampler._target, "members", members[:living])
-        assert sampler._dead_labels() == dead
+        assert sampler._pages.dead_roles({"core": living}) == dead
+
+
+def test_counters_of_the_namespace_by_another_process_when_one_is_just_gone(
+    sampler: Sampler, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step(sampler, time)
+    gone, here = Member(2**22 + 1, 1, "worker"), Member(os.getpid(), 1, "api")
+    for members in ((gone, here), (gone,)):  # the latter in our own namespace
+        monkeypatch.setattr(sampler._target, "members", members)
+        assert "ActiveOpens" in sampler._collect_netns()
+    sampler._namespace.is_ours = False
+    with pytest.raises(NotVisibleError):
+        sampler._collect_netns()

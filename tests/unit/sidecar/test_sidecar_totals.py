@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.pages import OutputBacklog
+from sidecar.backlog import OutputBacklog
 from sidecar.scan_interval import DetailInterval, ScanInterval
 from sidecar.totals import RunningTotal, RunningVector, SampleHistogram
 

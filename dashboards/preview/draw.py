@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import wrap
 from typing import Final
 
 from dashboards.model import Kind, Panel
 from dashboards.preview.answers import Answer, Moment
 from dashboards.preview.blocks import heatmap, states, table
 from dashboards.preview.lines import lines
-from dashboards.preview.plot import COLOURS, across, label, svg
+from dashboards.preview.plot import CHARACTER, COLOURS, across, label, svg
 from dashboards.preview.units import write
 from dashboards.prometheus import Line
 
@@ -24,7 +25,9 @@ def draw(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, he
 def _empty(panel: Panel, width: int, height: int) -> str:
     reason = panel.hardware and f"needs {panel.hardware}"
     reason = reason or next((query.optional for query in panel.queries if query.optional), "") or "no data"
-    return svg(width, height, [label(width / 2, height / 2, reason, "middle", 11)])
+    rows = wrap(reason, max(int(width / CHARACTER) - 6, 10))
+    first = height / 2 - 7 * (len(rows) - 1)
+    return svg(width, height, [label(width / 2, first + 14 * row, text, "middle", 11) for row, text in enumerate(rows)])
 
 
 def _stat(panel: Panel, answers: Sequence[Answer], moment: Moment, width: int, height: int) -> str:

@@ -98,6 +98,8 @@ def _inside(
     exemplars = slowest(list(_exemplars(answers)))
     if panel.kind is Kind.TABLE:
         return slow_table(exemplars, width, height)
+    since = min((at for _, at in moment.alerts), default=moment.start)
+    exemplars.sort(key=lambda one: one.moment < since)  # those that an alert was about come first
     spans = next((found for one in exemplars if (found := spans_of(traces, one.trace_id))), [])
     return waterfall(spans, width, height)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sidecar.pages import PageTracker
+
+_ANOTHER_ZERO: Final = 5.0
+"""Seconds in which more was received than sent and nothing moved. A core counts a message after it has sent it, and a
+busy host can keep the thread from it for a while; a zero moved for that would leave a message outstanding for good."""
 
 
 class OutputBacklog:
@@ -15,6 +21,7 @@ class OutputBacklog:
         self._pages: tuple[int, ...] = ()
         self._offset = 0
         self._last: tuple[int, int] = (0, 0)
+        self._below_since: float | None = None
         self._waiting_since: float | None = None
         self.messages: int | None = None
         self.age: float | None = None
@@ -42,7 +49,9 @@ class OutputBacklog:
         if self._pages not in ((), pages_):
             self._offset = received - sent
         difference = sent - received + self._offset
-        if difference < 0 and (received, sent) == self._last:  # not a race, since nothing moved: another zero
+        if difference >= 0 or (received, sent) != self._last:
+            self._below_since = now
+        elif self._below_since is not None and now - self._below_since >= _ANOTHER_ZERO:
             self._offset -= difference
         self.messages = max(difference, 0)
         moved = received != self._last[0] or self._pages != pages_

@@ -80,8 +80,9 @@ def test_backlog_starts_anew_when_a_process_was_replaced() -> None:
 def test_backlog_of_a_core_that_was_replaced_before_we_looked() -> None:
     backlog = OutputBacklog()
     backlog.observe((1, 3), 100, 7, 0.0)
-    backlog.observe((1, 3), 100, 7, 1.0)
-    backlog.observe((1, 3), 100, 8, 2.0)
+    for now in (1.0, 3.0, 6.1):
+        backlog.observe((1, 3), 100, 7, now)
+    backlog.observe((1, 3), 100, 8, 6.2)
     assert backlog.messages == 1
 
 
@@ -90,6 +91,15 @@ def test_a_count_that_is_read_too_early_is_no_offset() -> None:
     backlog.observe((1, 2), 5, 5, 0.0)
     backlog.observe((1, 2), 6, 5, 0.1)
     backlog.observe((1, 2), 6, 6, 0.2)
+    assert backlog.messages == 0
+
+
+def test_a_core_that_is_kept_from_counting_what_it_sent_is_no_offset() -> None:
+    backlog = OutputBacklog()
+    backlog.observe((1, 2), 5, 5, 0.0)
+    for now in (0.1, 0.2, 1.0, 3.0):
+        backlog.observe((1, 2), 6, 5, now)
+    backlog.observe((1, 2), 6, 6, 3.1)
     assert backlog.messages == 0
 
 

@@ -69,7 +69,8 @@ def problems(root: Path = ROOT, built: Path = BUILT) -> list[str]:
     return found
 
 
-def _exposed() -> set[str]:
+def exposed() -> set[str]:
+    """Every name that PromQL can read: of the catalogue and of Prometheus itself."""
     names = set(_PROMETHEUS_OWN)
     for metric in METRICS:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
@@ -78,7 +79,7 @@ def _exposed() -> set[str]:
 
 
 def _unknown(alert: Alert, path: Path, expressions: Iterator[str]) -> Iterator[str]:
-    known = _exposed() | {rule["record"] for rule in alert.rules if "record" in rule}
+    known = exposed() | {rule["record"] for rule in alert.rules if "record" in rule}
     used = set().union(*(metrics_in(expression) for expression in expressions))
     for name in sorted(used - known):
         yield f"{path} uses {name}, which is neither in telemetry.catalog nor recorded in this folder"

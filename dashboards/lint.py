@@ -17,11 +17,10 @@ from typing import Any, Final
 import yaml
 
 from alerts.catalogue import alerts
-from alerts.contract import metrics_in
+from alerts.contract import exposed, metrics_in
 from dashboards.places import PLACES
 from dashboards.variables import GRAFANA_OWN, fill, used, usual
 from enginescope.toolchain import ToolMissingError, find
-from telemetry.catalog import METRICS, Kind
 
 Json = dict[str, Any]
 
@@ -33,7 +32,6 @@ _UNITS: Final = frozenset(
     {"none", "short", "s", "bytes", "Bps", "percentunit", "reqps", "ops", "cps", "watt", "joule", "string"}
 )
 _SOURCES: Final = ("${datasource}", "${traces}")
-_PROMETHEUS_OWN: Final = frozenset({"up", "ALERTS"})
 _PANEL_LINK: Final = re.compile(r"/d/([\w-]+)\?viewPanel=(\d+)")
 _OUTSIDE_RATE: Final = re.compile(r"(?<!rate\()(?<!increase\()\b(enginescope_\w+_total|enginescope_\w+_bucket)\b")
 
@@ -171,15 +169,6 @@ def _promql(dashboard: Json) -> Iterator[str]:
         yield from (f"{where} reads {name} without a rate" for name in sorted(set(_OUTSIDE_RATE.findall(expression))))
         if re.search(r"\b(?:rate|increase)\([^()]*\[(?!\$__rate_interval\])", expression):
             yield f"{where} has a rate over a window that does not follow the scrape interval"
-
-
-def exposed() -> set[str]:
-    """Every name that PromQL can read: of the catalogue and of Prometheus itself."""
-    names = set(_PROMETHEUS_OWN)
-    for metric in METRICS:
-        suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
-        names.update(metric.name + suffix for suffix in suffixes)
-    return names
 
 
 def recorded() -> set[str]:

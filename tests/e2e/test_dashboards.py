@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,22 @@ def test_every_panel_shows_a_stack_under_load(runtime_dir: Path) -> None:
         assert found["exemplars_followed"] > 0
         assert found["not_here"] >= 2  # Jaeger's panels at least
 
+        pages_are_drawn(address, runtime_dir / "previews")
+
         wrong = [*CHECK, "--prometheus", address, "--engine", "another", "--wait", "0"]
         done = subprocess.run(wrong, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2
         assert "does not scrape engine 'another', only demo" in done.stderr
+
+
+def pages_are_drawn(prometheus: str, folder: Path) -> None:
+    command = [*CHECK[:-1], "--prometheus", prometheus, "--preview", str(folder), "--last", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == (0 if shutil.which("chromium") else 2), done.stderr
+    for board in dashboards()[: None if done.returncode == 0 else 1]:
+        page = (folder / f"{board.uid}.html").read_text()
+        assert "Preview, not Grafana" in page
+        assert page.count("<section") == len([panel for panel in board.panels if panel.kind is not Kind.TEXT])
+        assert "no data" not in page
+        if done.returncode == 0:
+            assert (folder / f"{board.uid}.png").read_bytes().startswith(b"\x89PNG")

@@ -18,6 +18,7 @@ COMPLETE: Final = (TcpState.ESTABLISHED, TcpState.CLOSE_WAIT)
 _SUMS: Final = ("receive_memory", "send_memory", "unacked", "unsent")
 _NEEDS: Final = {
     "unsent": "unsent",
+    "network_limited": "delivery_rate",
     "delivery_min": "delivery_rate",
     "delivery_median": "delivery_rate",
     "unanswered": "bytes_sent",
@@ -72,7 +73,8 @@ def _delivery(busy: Column, groups: Column, size: int) -> Facts:
     for group in np.unique(groups[held]).tolist():
         rates = rate[held & (groups == group)]
         least[group], median[group] = int(rates.min()), float(np.median(rates))
-    return {"delivery_min": least, "delivery_median": median}
+    limited = list(np.bincount(groups[held], minlength=size).tolist())
+    return {"network_limited": limited, "delivery_min": least, "delivery_median": median}
 
 
 def _unanswered(busy: Column, groups: Column, size: int) -> Facts:

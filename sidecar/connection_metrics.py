@@ -29,6 +29,7 @@ _DETAILS: Final = {
     catalog.BUFFER_LIMITED: "buffer_limited",
     catalog.UNACKED: "unacked",
     catalog.UNSENT: "unsent",
+    catalog.NETWORK_LIMITED: "network_limited",
     catalog.DELIVERY_MIN: "delivery_min",
     catalog.DELIVERY_MEDIAN: "delivery_median",
 }

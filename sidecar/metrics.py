@@ -114,6 +114,9 @@ def _processes(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.PROCESS_STARTS, _by_label(snapshot.process_starts)
     yield catalog.PROCESS_CPU, _by_label(snapshot.cpu_seconds)
     yield catalog.PROCESS_RSS, total("resident_bytes")
+    limits = ((label, [sample.memory_limit_bytes for sample in samples]) for label, samples in by_label.items())
+    known = {label: [limit for limit in own if limit is not None] for label, own in limits}
+    yield catalog.PROCESS_MEMORY_LIMIT, _by_label({label: min(own) for label, own in known.items() if own})
     yield catalog.PROCESS_THREADS, total("threads")
     yield catalog.PROCESS_FDS, total("open_fds")
     yield catalog.PROCESS_MAX_FDS, total("max_fds")

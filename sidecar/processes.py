@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from sidecar.collectors import Visibility
 from sidecar.kernel import procfs
+from sidecar.kernel.memory_limit import read_memory_limit
 from sidecar.snapshot import OwnUse, ProcessSample
 from sidecar.target import Member
 from sidecar.totals import RunningTotal
@@ -15,6 +17,10 @@ _ADVICE = (
     "cannot count the engine's open descriptors: run the sidecar as the engine's user, or as root with "
     "CAP_DAC_READ_SEARCH (Linux 6.2 and later need neither)"
 )
+
+
+_LIMITS_EVERY: Final = 15
+"""Passes between two looks at the limits of memory, which hardly ever change."""
 
 
 class ProcessTracker:
@@ -26,6 +32,8 @@ class ProcessTracker:
         self._by_size = procfs.sizes_count_descriptors(root)
         self._cpu: dict[str, RunningTotal] = {}
         self._known: set[tuple[int, int]] = set()
+        self._memory_limits: dict[int, int | None] = {}
+        self._passes = 0
         self.starts: dict[str, int] = {}
         """Label -> processes found so far."""
         self._boot_time: int | None = None
@@ -44,6 +52,9 @@ class ProcessTracker:
         """
         if self._boot_time is None:
             self._boot_time = procfs.read_boot_time(self._root)
+        if self._passes % _LIMITS_EVERY == 0:
+            self._memory_limits = {}
+        self._passes += 1
         read = (self._read(member, self._boot_time) for member in members)
         self.samples = tuple(sample for sample in read if sample is not None)
         alive = {sample.label for sample in self.samples}
@@ -101,7 +112,13 @@ class ProcessTracker:
             started=boot_time + stat.start_ticks / procfs.CLOCK_TICKS,
             open_fds=self._count_descriptors(member.pid),
             max_fds=max_fds,
+            memory_limit_bytes=self._memory_limit(member.pid),
         )
+
+    def _memory_limit(self, pid: int) -> int | None:
+        if pid not in self._memory_limits:
+            self._memory_limits[pid] = read_memory_limit(self._root, pid)
+        return self._memory_limits[pid]
 
     def _count_descriptors(self, pid: int) -> int | None:
         try:

@@ -30,6 +30,8 @@ class ProcessSample:
     """Unix time of its start."""
     open_fds: int | None = None
     max_fds: int | None = None
+    memory_limit_bytes: int | None = None
+    """Of its control groups or the host; None where neither can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ class TcpDetail:
     """Accepted connections with data in and not one byte out, ever."""
     silent: float | None = None
     """Seconds since any of the connections that are there has sent something; None where none has."""
+    network_limited: int | None = None
+    """Connections that wait for the network and not for the application."""
 
 
 @dataclass(frozen=True, slots=True)

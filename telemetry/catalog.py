@@ -89,6 +89,11 @@ PROCESS_STATE: Final = _gauge(
 )
 PROCESS_CPU: Final = _counter("process_cpu_seconds", "User and system CPU time.", "process")
 PROCESS_RSS: Final = _gauge("process_resident_memory_bytes", "Resident set size.", "process")
+PROCESS_MEMORY_LIMIT: Final = _gauge(
+    "process_memory_limit_bytes",
+    "Memory that the process can have at most: the lowest limit of its control groups, else all of the host's.",
+    "process",
+)
 PROCESS_THREADS: Final = _gauge("process_threads", "Threads of the process.", "process")
 PROCESS_FDS: Final = _gauge("process_open_fds", "Open file descriptors.", "process")
 PROCESS_MAX_FDS: Final = _gauge("process_max_fds", "Soft limit of open file descriptors (RLIMIT_NOFILE).", "process")
@@ -263,6 +268,13 @@ DELIVERY_MIN: Final = _gauge(
 DELIVERY_MEDIAN: Final = _gauge(
     "connection_delivery_median_bytes_per_second",
     "Median delivery rate of the connections that the network holds back; absent while it holds back none.",
+    "port",
+    "role",
+    "kind",
+)
+NETWORK_LIMITED: Final = _gauge(
+    "connections_network_limited",
+    "Connections that the network holds back: something is on its way, and the application is not the one to wait for.",
     "port",
     "role",
     "kind",

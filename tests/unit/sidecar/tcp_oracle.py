@@ -183,6 +183,7 @@ def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str
         "buffer_limited": ("sndbuf_limited", lambda: total("sndbuf_limited") / 1e6),
         "unacked": ("unacked", lambda: total("unacked", held)),
         "unsent": ("notsent_bytes", lambda: total("notsent_bytes", held)),
+        "network_limited": ("delivery_rate", lambda: len(rates)),
         "delivery_min": ("delivery_rate", lambda: min(rates, default=None)),
         "delivery_median": ("delivery_rate", lambda: statistics.median(rates) if rates else None),
         "unanswered": ("bytes_sent", lambda: len(waiting)),

@@ -118,3 +118,37 @@ def test_selectors_name_the_engine_and_only_labels_there_are() -> None:
         promql.heat(catalog.ENGINE_UP)
     with pytest.raises(promql.DashboardError, match="rules of engine_down do not record a:b:c"):
         promql.recorded("engine_down", "a:b:c")
+
+
+@pytest.mark.parametrize("uid", [OVERVIEW, SOCKETS, INTERNALS, TRACES])
+def test_each_dashboard_has_its_variables_annotations_and_links(uid: str) -> None:
+    dashboard = loaded(uid)
+    kinds = {variable["name"]: variable["type"] for variable in dashboard["templating"]["list"]}
+    assert kinds.items() >= {"datasource": "datasource", "engine": "query"}.items()
+    assert [one["name"] for one in dashboard["annotations"]["list"][1:]] == ["Alerts", "Versions", "Starts"]
+    leads_to = {link["type"]: link for link in dashboard["links"]}
+    assert leads_to["dashboards"]["tags"] == dashboard["tags"] == ["enginescope"]
+    assert leads_to["dashboards"]["includeVars"]
+    assert leads_to["dashboards"]["keepTime"]
+    assert leads_to["link"]["title"] == "Runbooks"
+    assert not any("current" in one for one in dashboard["templating"]["list"] if one["type"] == "datasource")
+
+
+def test_jaeger_is_asked_as_its_data_source_documents() -> None:
+    panels = {panel["id"]: panel for panel in loaded(TRACES)["panels"]}
+    (slow,), (trace,) = panels[307]["targets"], panels[308]["targets"]
+    assert slow["datasource"] == trace["datasource"] == {"type": "jaeger", "uid": "${traces}"}
+    assert slow.keys() - {"refId", "datasource"} <= {
+        "queryType",
+        "service",
+        "operation",
+        "tags",
+        "minDuration",
+        "limit",
+    }
+    assert (slow["queryType"], slow["minDuration"]) == ("search", "$slower_than")
+    assert trace.keys() == {"refId", "datasource", "query"}
+    assert panels[308]["type"] == "traces"
+    (override,) = panels[307]["fieldConfig"]["overrides"]
+    (links,) = override["properties"]
+    assert links["value"][0]["url"].startswith(f"/d/{TRACES}?var-trace=${{__value.raw}}&")

@@ -228,7 +228,8 @@ def _slowest() -> Panel:
         id=18,
         title="Stages, p95",
         says="Duration of each stage for all but the slowest twentieth of requests. Points are requests: each leads "
-        "to its trace.",
+        "to its trace."
+        " Buckets above 10 s are wide: there the points are exact and the lines are not.",
         unit="s",
         queries=(Query(quantile(0.95, catalog.STAGE_DURATION, "stage"), "{{stage}}", exemplars=True),),
         width=12,
@@ -282,8 +283,9 @@ def _percentiles() -> Panel:
     return Panel(
         id=27,
         title="Duration of requests, percentiles",
-        says="Median, and all but the slowest tenth, twentieth and hundredth. Points are single requests: each leads "
-        "to its trace.",
+        says="Median, and all but the slowest twentieth and hundredth. Points are single requests: each leads "
+        "to its trace."
+        " Buckets above 10 s are wide: there the points are exact and the lines are not.",
         unit="s",
         queries=(
             Query(quantile(0.5, catalog.REQUEST_DURATION), "p50"),

@@ -72,7 +72,8 @@ def _stages() -> Panel:
         id=305,
         title="Stages, p99",
         says="Duration of each stage for all but the slowest hundredth. Points are single requests: each leads to its "
-        "trace, where that stage is the long bar.",
+        "trace, where that stage is the long bar."
+        " Buckets above 10 s are wide: there the points are exact and the lines are not.",
         unit="s",
         queries=(Query(quantile(0.99, catalog.STAGE_DURATION, "stage"), "{{stage}}", exemplars=True),),
         width=12,

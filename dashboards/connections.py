@@ -16,6 +16,17 @@ _NO_INTERFACE: Final = "connections over loopback have no interface with a speed
 _ONLY_TCP: Final = "only with TCP between the engine's processes"
 _NO_CONNTRACK: Final = "a kernel without connection tracking has none"
 _FORECAST_SECONDS: Final = 1800
+_RESETS: Final = "engine:established_resets:rate1m"
+_PENDING: Final = "engine:connects_pending:max"
+_PORTS_USED: Final = "engine:ephemeral_ports_used:ratio"
+_TIME_WAIT: Final = "engine:time_wait_sockets:max"
+_TRACKED: Final = "engine:conntrack_used:ratio"
+
+
+def _near_and_full(failure: str, record: str) -> tuple[Limit, Limit]:
+    """Both lines of an alert that fires when something is nearly full for a while, or full at once."""
+    near, full = (limit(failure, f"{which}_over_time({record}[1m])") for which in ("min", "max"))
+    return Limit(near, "orange"), Limit(full, "red")
 
 
 def connections() -> tuple[Panel, ...]:
@@ -98,11 +109,12 @@ def _leaving() -> tuple[Panel, ...]:
             "reason on this side.",
             unit="ops",
             queries=(
-                Query(total(rate(NETNS_COUNTERS["EstabResets"])), "established, then reset"),
+                Query(recorded("connection_resets", _RESETS), "established, then reset"),
                 Query(total(rate(NETNS_COUNTERS["OutRsts"])), "resets sent"),
                 Query(total(rate(NETNS_COUNTERS["AttemptFails"])), "attempts failed"),
                 Query(total(rate(catalog.NETNS_ABORTS), "kind"), "aborted: {{kind}}"),
             ),
+            limits=(Limit(limit("connection_resets", _RESETS), "orange"),),
             steady=HEALTHY_COUNT,
         ),
         Panel(
@@ -112,9 +124,10 @@ def _leaving() -> tuple[Panel, ...]:
             says="Outgoing attempts without an answer for a second (SYN_SENT), and for how long the oldest is tried.",
             unit="short",
             queries=(
-                Query(total(series(catalog.CONNECTS)), "pending"),
+                Query(recorded("connects_stuck", _PENDING), "pending"),
                 Query(highest(series(catalog.CONNECTS_OLDEST)), "oldest", unit="s"),
             ),
+            limits=(Limit(limit("connects_stuck", f"avg_over_time({_PENDING}[2m])"), "orange"),),
             steady=HEALTHY_COUNT,
         ),
         Panel(
@@ -139,12 +152,15 @@ def _running_out() -> tuple[Panel, ...]:
             title="Ephemeral ports",
             says="Local ports taken towards the destination that takes most, TIME_WAIT included, and how many there "
             "are. At the limit connect() fails for that destination alone.",
-            unit="short",
+            unit="percentunit",
             queries=(
-                Query(highest(series(catalog.EPHEMERAL_USED)), "used"),
-                Query(highest(series(catalog.EPHEMERAL_LIMIT)), "limit"),
-                Query(highest(series(catalog.PORTS_IN_EPHEMERAL_RANGE)), "own ports inside the range"),
+                Query(recorded("ephemeral_ports_exhausted", _PORTS_USED), "used"),
+                Query(highest(series(catalog.EPHEMERAL_USED)), "ports", unit="short"),
+                Query(highest(series(catalog.EPHEMERAL_LIMIT)), "limit", unit="short"),
+                Query(highest(series(catalog.PORTS_IN_EPHEMERAL_RANGE)), "own ports inside the range", unit="short"),
             ),
+            limits=_near_and_full("ephemeral_ports_exhausted", _PORTS_USED),
+            top=1,
             steady="few connections go out of a single engine",
         ),
         Panel(
@@ -154,27 +170,32 @@ def _running_out() -> tuple[Panel, ...]:
             "process (of the whole host).",
             unit="short",
             queries=(
-                Query(highest(series(NETNS_GAUGES["tw"])), "TIME_WAIT"),
+                Query(recorded("time_wait_storm", _TIME_WAIT), "TIME_WAIT"),
                 Query(highest(series(NETNS_GAUGES["orphan"])), "orphaned"),
             ),
+            limits=(Limit(limit("time_wait_storm", f"min_over_time({_TIME_WAIT}[1m])"), "orange"),),
         ),
         Panel(
             id=128,
             title="Connection tracking",
-            says="Entries of the namespace's conntrack table and its limit. Full, it drops packets of new connections.",
-            unit="short",
+            says="Share of the namespace's conntrack table in use. Full, it drops packets of new connections.",
+            unit="percentunit",
             queries=(
-                Query(highest(series(catalog.CONNTRACK_ENTRIES)), "entries", optional=_NO_CONNTRACK),
-                Query(highest(series(catalog.CONNTRACK_LIMIT)), "limit", optional=_NO_CONNTRACK),
+                Query(recorded("conntrack_full", _TRACKED), "used", optional=_NO_CONNTRACK),
+                Query(highest(series(catalog.CONNTRACK_ENTRIES)), "entries", unit="short", optional=_NO_CONNTRACK),
+                Query(highest(series(catalog.CONNTRACK_LIMIT)), "limit", unit="short", optional=_NO_CONNTRACK),
             ),
+            limits=_near_and_full("conntrack_full", _TRACKED),
+            top=1,
             steady="without firewall rules nothing is tracked",
         ),
     )
 
 
 def _network() -> tuple[Panel, ...]:
-    retransmitted = total(rate(NETNS_COUNTERS["RetransSegs"]))
-    sent = total(rate(NETNS_COUNTERS["OutSegs"]))
+    again, sent = "engine:segments_retransmitted:rate5m", "engine:segments_sent:rate5m"
+    share = f"{recorded('retransmits_high', again)} / {recorded('retransmits_high', sent)}"
+    median = "engine_role:delivery_bytes_per_second:median"
     return (
         Panel(
             id=131,
@@ -182,9 +203,10 @@ def _network() -> tuple[Panel, ...]:
             says="Share of the namespace's TCP segments that were sent again, and how many of the engine's own.",
             unit="percentunit",
             queries=(
-                Query(f"{retransmitted} / ({sent} + {retransmitted})", "of all segments"),
+                Query(share, "of all segments"),
                 Query(total(rate(catalog.RETRANSMITS), "role", "kind"), "{{role}}, {{kind}}: segments", unit="cps"),
             ),
+            limits=(Limit(limit("retransmits_high", f"{again} / ({sent} > 10)"), "orange"),),
             steady="loopback loses nothing",
         ),
         Panel(
@@ -238,12 +260,15 @@ def _network() -> tuple[Panel, ...]:
                     "{{role}}, {{kind}}: slowest",
                     optional=_BEHIND_A_NETWORK,
                 ),
+                Query(recorded("slow_interface", median), "{{role}}: median", optional=_BEHIND_A_NETWORK),
                 Query(
-                    highest(series(catalog.DELIVERY_MEDIAN), "role", "kind"),
-                    "{{role}}, {{kind}}: median",
+                    recorded("slow_interface", "engine_role:connections_network_limited:sum"),
+                    "{{role}}: connections held back",
+                    unit="short",
                     optional=_BEHIND_A_NETWORK,
                 ),
             ),
+            limits=(Limit(limit("slow_interface", f"max_over_time({median}[2m])"), "orange"),),
             steady=ONLY_WHEN_BAD,
         ),
         Panel(

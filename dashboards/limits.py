@@ -9,7 +9,8 @@ from typing import Final
 from alerts.catalogue import alerts
 from dashboards.promql import DashboardError
 
-_NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
+_NUMBER: Final = r"(-?\d+(?:\.\d+)?(?:e\d+)?)(?![\d.e]|\s*\*)"
+"""Not a factor, as in ``> 0.25 * ...``."""
 _COMPARISON: Final = r"\s*(?:>=|<=|==|!=|>|<)\s*(?:bool\s+)?"
 
 

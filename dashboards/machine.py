@@ -13,6 +13,7 @@ from telemetry.catalog import Metric
 def processes() -> tuple[Panel, ...]:
     """Files, memory, processors and the gate."""
     ratio = "engine_process:open_fds_used:ratio"
+    resident = recorded("memory_growth", "engine_process:resident_memory_bytes:max")
     return (
         Panel(
             id=221,
@@ -42,9 +43,17 @@ def processes() -> tuple[Panel, ...]:
         Panel(
             id=223,
             title="Memory",
-            says="Resident memory of each process. A loaded model stands still; what keeps rising is a leak.",
+            says="Resident memory of each process, and its share of what the process can have. A loaded model stands "
+            "still; what keeps rising is a leak.",
             unit="bytes",
-            queries=(Query(total(series(catalog.PROCESS_RSS), "process"), "{{process}}"),),
+            queries=(
+                Query(resident, "{{process}}"),
+                Query(
+                    f"{resident} / {recorded('memory_growth', 'engine_process:memory_limit_bytes:min')}",
+                    "{{process}}: share of its limit",
+                    unit="percentunit",
+                ),
+            ),
         ),
         Panel(
             id=224,

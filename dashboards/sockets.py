@@ -9,11 +9,12 @@ from dashboards.limits import limit
 from dashboards.model import Dashboard, Kind, Limit, Panel, Query, Row
 from dashboards.places import SOCKETS
 from dashboards.promql import heat, highest, increase, recorded, series, total
-from dashboards.words import A_SETTING, HEALTHY_COUNT, HEALTHY_STATE, NONE_IS_GOOD, PORT, THERE
+from dashboards.words import A_SETTING, HEALTHY_COUNT, HEALTHY_STATE, PORT, THERE
 from telemetry import catalog
 from telemetry.catalog import NETNS_COUNTERS
 
 _ENDS: Final = "{{role}} {{port}}, {{kind}}"
+_STUCK: Final = {"receive": "engine_port:receive_queue_stuck:max", "send": "engine_port:send_queue_stuck:max"}
 
 
 def sockets() -> Dashboard:
@@ -52,7 +53,14 @@ def _bound() -> Panel:
         says="For how long sockets have been bound to a port while none listens on it. Clients get connection refused, "
         "and nobody else can take the port.",
         unit="s",
-        queries=(Query(highest(series(catalog.BOUND_SECONDS), "port", "role"), PORT),),
+        queries=(
+            Query(highest(series(catalog.BOUND_SECONDS), "port", "role"), PORT),
+            Query(
+                recorded("listener_not_accepting", "engine_port:listener_bound_sockets:max"),
+                f"{PORT}: sockets",
+                unit="short",
+            ),
+        ),
         steady=HEALTHY_COUNT,
     )
 
@@ -99,18 +107,23 @@ def _syn() -> Panel:
             Query(total(increase(NETNS_COUNTERS["TCPReqQFullDrop"])), "SYN dropped"),
             Query(total(increase(NETNS_COUNTERS["TCPReqQFullDoCookies"])), "answered with a cookie"),
             Query(total(increase(NETNS_COUNTERS["SyncookiesFailed"])), "invalid cookie back"),
-            Query(total(series(catalog.CONNECTIONS, state="syn_received")), "half-open now"),
+            Query(recorded("syn_queue_full", "engine_port:half_open:max"), f"{PORT}: half-open now"),
         ),
         steady=HEALTHY_COUNT,
     )
+
+
+def _unsafe(kind: str) -> float:
+    return limit("listen_sysctl_unsafe", f'last_over_time({catalog.SYSCTL.name}{{kind="{kind}"}}[5m])')
 
 
 def _settings() -> Panel:
     return Panel(
         id=106,
         title="Settings of the engine's namespace",
-        says="Sysctls that decide about queues and ports, in the network namespace of the engine itself. listen() "
-        "reads somaxconn once: a new value needs a new listener.",
+        says="Sysctls that decide about queues and ports, in the network namespace of the engine itself. Unsafe are "
+        f"tcp_syncookies {_unsafe('tcp_syncookies'):g}, tcp_abort_on_overflow {_unsafe('tcp_abort_on_overflow'):g} and "
+        f"somaxconn below {_unsafe('somaxconn'):g}. listen() reads somaxconn once: a new value needs a new listener.",
         kind=Kind.TABLE,
         unit="none",
         queries=(Query(f"max by (kind) ({series(catalog.SYSCTL)})"),),
@@ -165,6 +178,16 @@ def _waiting() -> tuple[Panel, ...]:
     )
 
 
+def _stuck_limits() -> tuple[Limit, ...]:
+    asked = (("receive", "!=", "1m"), ("receive", "=", "1m"), ("send", "=", "2m"))
+    return tuple(
+        Limit(
+            limit(f"{queue}_queue_stuck", f'min_over_time({_STUCK[queue]}{{role{operator}"http"}}[{window}])'), "orange"
+        )
+        for queue, operator, window in asked
+    )
+
+
 def _queues() -> tuple[Panel, ...]:
     return (
         Panel(
@@ -196,13 +219,15 @@ def _queues() -> tuple[Panel, ...]:
             width=6,
             title="Stuck queues and closed windows",
             says="Sockets whose queue was never empty and never got shorter for 5 s, and sockets that may not send "
-            "because their peer does not read.",
+            "because their peer does not read. The lower line is for sockets inside the engine, the others for those "
+            "to clients.",
             unit="short",
             queries=(
-                Query(total(series(catalog.QUEUES_STUCK), "port", "role", "kind"), f"{PORT}: {{{{kind}}}} stuck"),
+                Query(recorded("receive_queue_stuck", _STUCK["receive"]), f"{PORT}: receive stuck"),
+                Query(recorded("send_queue_stuck", _STUCK["send"]), f"{PORT}: send stuck"),
                 Query(total(series(catalog.ZERO_WINDOW), "port", "role"), f"{PORT}: window closed"),
             ),
-            limits=NONE_IS_GOOD,
+            limits=_stuck_limits(),
             steady=HEALTHY_COUNT,
         ),
         Panel(

@@ -89,6 +89,13 @@ def test_limits_are_those_of_the_rules() -> None:
     assert drawn_limits(PANELS[123]) == {20}
     assert drawn_limits(PANELS[222]) == {0.9, 1.0}
     assert drawn_limits(PANELS[204]) == {3}
+    assert drawn_limits(PANELS[113]) == {1, 3, 5}
+    assert drawn_limits(PANELS[124]) == {1}  # and not the 0.25 that is a factor
+    assert drawn_limits(PANELS[126]) == {5000}
+    assert drawn_limits(PANELS[127]) == drawn_limits(PANELS[128]) == {0.9, 1}
+    assert drawn_limits(PANELS[131]) == {0.02}
+    assert drawn_limits(PANELS[135]) == {2e6}
+    assert "somaxconn below 1024" in PANELS[106].says
 
 
 def test_a_limit_that_no_rule_has_stops_the_build() -> None:

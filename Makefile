@@ -63,4 +63,4 @@ format: install
 	$(BIN)/ruff format
 
 clean:
-	rm -rf $(VENV) .tools
+	rm -rf $(VENV) .tools wheels

@@ -101,10 +101,17 @@ def _namespace() -> Iterator[str]:
     except MissingError as error:
         raise NoDaemonError(f"no network namespace can be made: {error}") from error
     try:
-        run("ip", "-n", name, "link", "set", "lo", "up")
+        _raise_loopback(name)
         yield name
     finally:
         run("ip", "netns", "del", name)
+
+
+def _raise_loopback(namespace: str) -> None:
+    try:
+        run("ip", "-n", namespace, "link", "set", "lo", "up")
+    except MissingError as error:
+        raise NoDaemonError(f"no network namespace can be used: {error}") from error
 
 
 @contextlib.contextmanager

@@ -7,13 +7,11 @@ their parts.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -23,20 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.stages import STAGES
 from tests.compose import tools
-from tests.compose.daemon import Docker, NoDaemonError, docker
+from tests.compose.conftest import IMAGES, STARTED
+from tests.compose.daemon import Docker
 
 pytestmark = pytest.mark.docker
 T = TypeVar("T")
-
-STARTED = ("pod", "engine", "sidecar", "prometheus", "alertmanager", "page-receiver", "jaeger")
-IMAGES = {
-    "ENGINE_IMAGE": "enginescope/engine:test",
-    "SIDECAR_IMAGE": "enginescope/sidecar:test",
-    "JAEGER_IMAGE": "enginescope/sidecar:test",
-    "PROMETHEUS_IMAGE": "enginescope-test/prometheus:debian",
-    "ALERTMANAGER_IMAGE": "enginescope-test/alertmanager:debian",
-    "PYTHON_IMAGE": "enginescope-test/debian:1",
-}
 
 
 def eventually(what: str, probe: Callable[[], T | None], seconds: float) -> T:
@@ -51,48 +40,6 @@ def eventually(what: str, probe: Callable[[], T | None], seconds: float) -> T:
             problem = error
         time.sleep(0.5)
     pytest.fail(f"not within {seconds} s: {what} ({problem})")
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Docker]:
-    """The stack, up and healthy."""
-    with contextlib.ExitStack() as ending:
-        try:
-            tools.fetch_docker()
-            running = ending.enter_context(docker())
-            _fetch(running)
-        except NoDaemonError as error:
-            pytest.skip(f"COMPOSE IS NOT TESTED: {error}")
-        except tools.MissingError as error:
-            if os.environ.get("CI"):
-                pytest.fail(f"compose is not tested: {error}")
-            pytest.skip(f"COMPOSE IS NOT TESTED: {error}")
-        _build(running)
-        try:
-            running.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "420", *STARTED)
-            yield running
-        finally:
-            print(running.compose("logs", "--no-color", "--tail", "100"))
-            running.compose("down", "--volumes", "--timeout", "5")
-
-
-def _fetch(running: Docker) -> None:
-    """What images are made of: this distribution and the wheels for its Python."""
-    running.variables |= IMAGES
-    base = IMAGES["PYTHON_IMAGE"]
-    if not running.run("images", "--quiet", base).strip():
-        running.run("import", tools.root_fs(), base)
-    version = "import sys; print('%d.%d' % sys.version_info[:2])"
-    tools.fetch_wheels(running.run("run", "--rm", "--network=none", base, "python3", "-c", version).strip())
-
-
-def _build(running: Docker) -> None:
-    base = f"BASE={IMAGES['PYTHON_IMAGE']}"
-    folder = "tests/compose"
-    for name in ("prometheus", "alertmanager"):
-        into = ("--target", name, "--tag", IMAGES[f"{name.upper()}_IMAGE"])
-        running.run("build", "--build-arg", base, *into, "--file", f"{folder}/debian.Dockerfile", folder)
-    running.compose("build", "pod", "engine")
 
 
 def metrics(stack: Docker) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -181,14 +128,20 @@ def test_the_images_hold_what_they_need(stack: Docker) -> None:
 def test_a_request_is_traced_to_where_jaeger_would_be(stack: Docker) -> None:
     trace_id = secrets.token_hex(16)
     assert complete(stack, f"traceparent: 00-{trace_id}-{secrets.token_hex(8)}-01")["choices"][0]["text"]
-    script = f"import urllib.request as u; print(u.urlopen('http://jaeger:4318/api/traces/{trace_id}').read().decode())"
 
-    def spans() -> list[dict[str, Any]] | None:
-        found: list[dict[str, Any]] = json.loads(stack.inside("page-receiver", "python", "-c", script))
+    def complete_trace() -> list[dict[str, Any]] | None:
+        found = trace(stack, trace_id)
         return found if len(found) > len(STAGES) else None
 
-    found = eventually("all spans of the request", spans, 60)
+    found = eventually("all spans of the request", complete_trace, 60)
     assert {span["name"] for span in found} == {"POST /v1/completions", *(stage.span_name for stage in STAGES)}
+
+
+def trace(stack: Docker, trace_id: str) -> list[dict[str, Any]]:
+    """The spans of a trace, asked for from where Grafana would ask."""
+    script = f"import urllib.request as u; print(u.urlopen('http://jaeger:4318/api/traces/{trace_id}').read().decode())"
+    spans: list[dict[str, Any]] = json.loads(stack.inside("page-receiver", "python", "-c", script))
+    return spans
 
 
 def query(stack: Docker, expression: str) -> list[dict[str, Any]]:
@@ -215,6 +168,18 @@ def test_the_load_generator_of_its_profile_sends(stack: Docker) -> None:
     stack.compose("up", "--detach", "--no-build", "--no-deps", "load")
     eventually("five requests more", lambda: _requests(stack) >= before + 5, 120)
     stack.compose("stop", "--timeout", "2", "load")
+
+
+def test_an_exemplar_in_prometheus_names_a_trace_that_is_there(stack: Docker) -> None:
+    def exemplar() -> dict[str, Any] | None:
+        window = f"start={time.time() - 600:.0f}&end={time.time() + 60:.0f}"
+        path = f"/api/v1/query_exemplars?query=enginescope_stage_duration_seconds_bucket&{window}"
+        series = json.loads(stack.ask(9090, path))["data"]
+        return next((found for entry in series for found in entry["exemplars"]), None)
+
+    # The label by which Grafana's data source finds Jaeger's trace.
+    trace_id = eventually("an exemplar", exemplar, 90)["labels"]["trace_id"]
+    assert len(trace(stack, trace_id)) > len(STAGES)
 
 
 _KILL_THE_LAUNCHER = """\

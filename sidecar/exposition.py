@@ -7,7 +7,7 @@ its time, since what comes before a value hardly ever changes and is kept. Any o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -23,10 +23,10 @@ from telemetry.catalog import Kind, Metric
 
 OPENMETRICS: Final = "application/openmetrics-text"
 _END: Final = "# EOF\n"
-_MOST_SERIES: Final = 8192
-"""Beginnings of lines that are kept: label values come and go (ports without a role, evidence)."""
 _PLAIN_BELOW: Final = 1_000_000
 """Whole numbers below it are written without an exponent."""
+BucketKey = tuple[str, Labels, tuple[float, ...]]
+"""Metric, labels and bounds of a histogram."""
 _go_string: Final[Callable[[float], str]] = floatToGoString
 
 
@@ -66,28 +66,27 @@ class Exposition:
 
 
 class OpenMetricsWriter:
-    """Writes snapshots; keeps what comes before the values."""
+    """Writes snapshots; keeps what came before the values the last time."""
 
     def __init__(self, version: str) -> None:
         self._info = _head(catalog.BUILD_INFO) + _series(catalog.BUILD_INFO.name, ("version",), (version,)) + "1.0\n"
         self._heads: dict[str, str] = {}
         self._series: dict[tuple[str, Labels], str] = {}
-        self._buckets: dict[tuple[str, Labels, tuple[float, ...]], tuple[str, ...]] = {}
+        self._buckets: dict[BucketKey, tuple[str, ...]] = {}
 
     def write(self, snapshot: Snapshot) -> bytes:
         """The whole text."""
-        if len(self._series) > _MOST_SERIES:
-            self._series.clear()
-            self._buckets.clear()
+        last, self._series = self._series, {}  # label values come and go, and what is gone is let go
+        last_buckets, self._buckets = self._buckets, {}
         text = [self._info]
         for metric, values in plain_values(snapshot):
-            lines = self._lines(metric, values)
+            lines = self._lines(metric, values, last)
             if lines:
                 text += (self._head(metric), *lines)
         for metric, samples in histogram_values(snapshot):
             text.append(self._head(metric))
             for labels, sample in samples:
-                text += self._histogram(metric, labels, sample)
+                text += self._histogram(metric, labels, sample, last_buckets)
         text.append(_END)
         return "".join(text).encode()
 
@@ -97,21 +96,19 @@ class OpenMetricsWriter:
             found = self._heads[metric.name] = _head(metric)
         return found
 
-    def _lines(self, metric: Metric, values: Values) -> list[str]:
-        name, kept = metric.name, self._series
+    def _lines(self, metric: Metric, values: Values, last: Mapping[tuple[str, Labels], str]) -> list[str]:
         lines = []
         for labels, value in values:
-            begin = kept.get((name, labels))
-            if begin is None:
-                begin = kept[name, labels] = _series(name, metric.labels, labels)
+            key = metric.name, labels
+            begin = self._series[key] = last.get(key) or _series(metric.name, metric.labels, labels)
             lines.append(f"{begin}{_number(value)}\n")
         return lines
 
-    def _histogram(self, metric: Metric, labels: Labels, sample: HistogramSample) -> Iterable[str]:
+    def _histogram(
+        self, metric: Metric, labels: Labels, sample: HistogramSample, last: Mapping[BucketKey, tuple[str, ...]]
+    ) -> Iterable[str]:
         key = metric.name, labels, sample.bounds
-        begins = self._buckets.get(key)
-        if begins is None:
-            begins = self._buckets[key] = _bucket_series(metric, labels, sample.bounds)
+        begins = self._buckets[key] = last.get(key) or _bucket_series(metric, labels, sample.bounds)
         counts = list(accumulate(sample.counts))
         values = [*map(_number, counts), _number(counts[-1]), _number(sample.total)]
         for bucket, exemplar in sample.exemplars.items():

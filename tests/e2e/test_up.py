@@ -213,3 +213,19 @@ def test_prometheus_has_exemplars_that_lead_to_traces(runtime_dir: Path) -> None
         assert len(spans) == 7
         server = next(span for span in spans if span["kind"] == "SPAN_KIND_SERVER")
         assert 0 <= server["attributes"]["enginescope.accept_queue.max"] <= 2048  # from the sidecar's page
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_network_of_its_own_has_the_engine_and_a_peer(runtime_dir: Path) -> None:
+    visit = (
+        "import sys; from enginescope.isolation import *; from enginescope.probe import get; "
+        "from enginescope.stack import Stack; stack = Stack.load(sys.argv[1]); enter(stack)\n"
+        "get(stack.ports['engine'], '/health')\n"
+        "with in_peer(stack): get(stack.ports['engine'], '/health', host=STACK_ADDRESS)"
+    )
+    with stack(runtime_dir, "--network-namespace") as (_, running):
+        assert not is_ready(running.ports["engine"], "/health"), "the host sees nothing of it"
+        done = subprocess.run(
+            [sys.executable, "-c", visit, str(runtime_dir)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr

@@ -161,8 +161,10 @@ def test_a_slow_link(processes: Processes, watch: Watch) -> None:
     slowest = seen["connection_delivery_min_bytes_per_second" + kind % "accepted"]
     assert 50_000 < slowest < 1_000_000, "2 Mbit/s are 250 kB/s"
     assert one().number("rwnd_limited:") == 0
+    assert seen["connections_network_limited" + kind % "accepted"] == 1
     engine.run("tc", "qdisc", "del", "dev", DEVICE, "root")
     watcher.wait(lambda seen: seen[queue] == 0)
+    watcher.wait(lambda seen: seen["connections_network_limited" + kind % "accepted"] == 0)
     watcher.agrees_with_ss()
 
 

@@ -1,6 +1,6 @@
-"""Makes the API process keep ever more: one client uploads a request body that never ends, 7 MiB a minute.
+"""Makes the API process keep ever more: one client uploads a request body that never ends, 10 MiB a minute.
 
-With rules that are twenty times faster, 140 MiB a minute.
+With rules that are twenty times faster, 200 MiB a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MINUTES: Final = 50
 """Thirty for the process to be old enough, twenty of growth."""
 _TOTAL: Final = 1 << 40
 _PIECE: Final = b"x" * (1 << 16)
-_A_SECOND: Final = 7 * (1 << 20) / 60
+_A_SECOND: Final = 10 * (1 << 20) / 60
 _MOST: Final = round(MINUTES * 60 * _A_SECOND)
 _LAST_HOUR: Final = 80 * 60
 _CALM_ABOVE_NOW: Final = 100 << 20

@@ -89,7 +89,11 @@ def docker() -> Iterator[Docker]:
     if os.geteuid() != 0:
         raise NoDaemonError("no Docker daemon answers, and only root can start one")
     with _namespace() as namespace, _own_daemon(namespace) as socket:
-        yield Docker(("nsenter", f"--net=/run/netns/{namespace}"), {"DOCKER_HOST": f"unix://{socket}"})
+        ours = Docker(("nsenter", f"--net=/run/netns/{namespace}"), {"DOCKER_HOST": f"unix://{socket}"})
+        yield ours
+        # What the next time does not need: images that were built anew, and layers above what two builds take.
+        ours.run("image", "prune", "--force")
+        ours.run("builder", "prune", "--force", "--keep-storage", "4GB")
 
 
 @contextlib.contextmanager

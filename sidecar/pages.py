@@ -13,7 +13,7 @@ from sidecar.collectors import Visibility, log
 from sidecar.snapshot import Exemplar, HistogramSample, PageSample
 from sidecar.totals import RunningVector
 from telemetry.layout import API, BYTE_BOUNDS, BYTE_HISTOGRAMS, CORE, EXPORTER, LAYOUTS, SIDECAR, Layout
-from telemetry.records import RequestRecord, RingReader
+from telemetry.records import RingReader, unpack_stamps
 from telemetry.scoreboard import Liveness, PageError, Reader, pages
 from telemetry.stages import STAGES, Stamp
 
@@ -179,21 +179,23 @@ class PageTracker:
 
     def _drain(self, page: Page, ring: RingReader) -> None:
         before = ring.lost
-        for payload in ring.drain():
-            self._take_exemplars(RequestRecord.unpack(payload))
+        self._take_exemplars(ring.drain())
         if not page.first_drain:
             self.lost += ring.lost - before
         page.first_drain = False
 
-    def _take_exemplars(self, record: RequestRecord) -> None:
-        for name, first, last in _TIMED:
-            start, end = record.stamps[first], record.stamps[last]
-            if start and end:
-                duration = max(end - start, 0)
-                bucket = bisect_left(API.bounds, duration)
-                self._exemplars[name][bucket] = Exemplar(
-                    record.trace_id.hex(), duration * _NANOSECONDS, end * _NANOSECONDS
-                )
+    def _take_exemplars(self, records: Iterable[bytes]) -> None:
+        """The newest of each bucket; only those become objects, because there may be thousands of records."""
+        newest: dict[tuple[str, int], tuple[bytes, int, int]] = {}
+        for record in records:
+            trace_id, stamps = unpack_stamps(record)
+            for name, first, last in _TIMED:
+                start, end = stamps[first], stamps[last]
+                if start and end:
+                    duration = max(end - start, 0)
+                    newest[name, bisect_left(API.bounds, duration)] = trace_id, duration, end
+        for (name, bucket), (trace_id, duration, end) in newest.items():
+            self._exemplars[name][bucket] = Exemplar(trace_id.hex(), duration * _NANOSECONDS, end * _NANOSECONDS)
 
     def current(self, role: str) -> Iterator[Page]:
         """The pages of one role."""

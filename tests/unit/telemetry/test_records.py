@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.layout import API, RECORD_BYTES, RING_HEADER_BYTES, Layout
-from telemetry.records import KernelSample, Repeats, RequestRecord, RingReader, RingWriter, StepRecord
+from telemetry.records import KernelSample, Repeats, RequestRecord, RingReader, RingWriter, StepRecord, unpack_stamps
 from telemetry.stages import STAMP_COUNT
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -44,6 +44,7 @@ def ring() -> tuple[bytearray, RingWriter, RingReader]:
 
 @given(requests)
 def test_request_round_trip(record: RequestRecord) -> None:
+    assert unpack_stamps(record.pack()) == (record.trace_id, tuple(record.stamps))
     assert RequestRecord.unpack(record.pack()) == record
 
 

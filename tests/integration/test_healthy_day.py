@@ -129,7 +129,7 @@ class Day:
 
     def drain(self, process: subprocess.Popen[str]) -> None:
         """SIGTERM while a request is computed: it is finished, others are refused, and then nobody is there."""
-        inside = self.ask(max_tokens=1500, ignore_eos=True)
+        inside = self.ask(max_tokens=6000, ignore_eos=True)  # some seconds, so that a snapshot sees it
         self.reads(1, "requests_running")
         os.kill(process.pid, signal.SIGTERM)
         self.reads(1, "admission_gate", state="draining")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from typing import Final
@@ -9,8 +10,9 @@ from typing import Final
 from alerts.catalogue import alerts
 from dashboards.promql import DashboardError
 
-_NUMBER: Final = r"(-?\d+(?:\.\d+)?(?:e\d+)?)(?![\d.e]|\s*\*)"
-"""Not a factor, as in ``> 0.25 * ...``."""
+_LITERAL: Final = r"\d+(?:\.\d+)?(?:e\d+)?"
+_NUMBER: Final = rf"(-?{_LITERAL}(?:\s*\*\s*{_LITERAL})*)(?![\d.e]|\s*\*)"
+"""A number or a product of numbers, and not a factor of something else."""
 _COMPARISON: Final = r"\s*(?:>=|<=|==|!=|>|<)\s*(?:bool\s+)?"
 
 
@@ -23,6 +25,10 @@ def _one_line(expression: str) -> str:
     return re.sub(r"\s+", " ", expression)
 
 
+def _product(text: str) -> float:
+    return math.prod(float(factor) for factor in text.split("*"))
+
+
 def limit(failure: str, operand: str) -> float:
     """The number with which the alert of a failure compares an expression, written as in its rule.
 
@@ -30,7 +36,7 @@ def limit(failure: str, operand: str) -> float:
         DashboardError: there is no such comparison, or there are several.
     """
     rule = _expressions().get(failure, "")
-    found = {float(number) for number in re.findall(re.escape(_one_line(operand)) + _COMPARISON + _NUMBER, rule)}
+    found = {_product(number) for number in re.findall(re.escape(_one_line(operand)) + _COMPARISON + _NUMBER, rule)}
     if len(found) != 1:
         what = f"{len(found)} numbers" if found else "no number"
         raise DashboardError(f"the alert of {failure} compares {operand} with {what}: change dashboards/ with its rule")

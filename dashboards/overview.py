@@ -56,14 +56,10 @@ def _lights() -> tuple[Panel, ...]:
         Panel(
             id=1,
             title="Engine",
-            says="Whether any process of the engine is there, and whether it answers the sidecar's own requests where "
-            "those are on (--probe). Down means that every request fails.",
+            says="Whether any process of the engine is there. Down means that every request fails.",
             kind=Kind.STAT,
             unit="bool",
-            queries=(
-                Query(highest(series(catalog.ENGINE_UP)), "engine"),
-                Query(highest(series(catalog.PROBE_UP)), "answers", optional="only with --probe"),
-            ),
+            queries=(Query(highest(series(catalog.ENGINE_UP)), "engine"),),
             words=UP,
             width=3,
             height=4,

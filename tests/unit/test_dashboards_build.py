@@ -159,3 +159,11 @@ def test_jaeger_is_asked_as_its_data_source_documents() -> None:
     (override,) = panels[307]["fieldConfig"]["overrides"]
     (links,) = override["properties"]
     assert links["value"][0]["url"].startswith(f"/d/{TRACES}?var-trace=${{__value.raw}}&")
+
+
+def test_a_limit_may_be_a_product_and_not_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {"burn": "a:b:c > 14.4 * 0.01 and d:e:f > 1 and d:e:f > 0.25 * g:h:i and j:k:l < 2e6"}
+    monkeypatch.setattr(limits, "_expressions", lambda: rules)
+    assert limits.limit("burn", "a:b:c") == pytest.approx(0.144)
+    assert limits.limit("burn", "d:e:f") == 1
+    assert limits.limit("burn", "j:k:l") == 2e6

@@ -1,7 +1,7 @@
 """The byte-level BPE vocabulary of a GGUF file; no torch here, the API process imports it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -10,6 +10,7 @@ from instrumented_engine.model.byte_level import piece_bytes
 from instrumented_engine.model.chat import END, chatml_prompt
 from instrumented_engine.model.gguf_file import GgufFile, read_config
 from instrumented_engine.model.source import ModelUnavailable
+from instrumented_engine.model.vocabulary import Vocabulary, encodable
 
 # Token types of the GGUF format.
 CONTROL = 3
@@ -20,16 +21,12 @@ PRE_TOKENIZERS = {"smollm": (pre_tokenizers.Digits(individual_digits=True),), "g
 DEFAULT_SYSTEM = re.compile(r"<\|im_start\|>system(?:\n|\\n)(.*?)<\|im_end\|>", re.DOTALL)
 
 
-class GgufTokenizer:
+class GgufTokenizer(Vocabulary):
     """Vocabulary read from a GGUF file.
 
     Special tokens written out in a text are parsed as such, as the model's own tokenizer does. Chat prompts are
-    ChatML, with the default system message that the file's chat template names, if it names one.
-
-    Attributes:
-        eos_ids: Ids that end an answer: the file's end-of-text and end-of-turn ids and ChatML's.
-        vocab_size: Tokens in the vocabulary.
-        max_positions: Tokens the model can hold.
+    ChatML, with the default system message that the file's chat template names, if it names one. ``eos_ids`` are the
+    file's end-of-text and end-of-turn ids and ChatML's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,32 +37,17 @@ class GgufTokenizer:
         """
         file = GgufFile(path)
         config = read_config(file)
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
         tokens: list[str] = file.require("tokenizer.ggml.tokens")
         types: list[int] = file.get("tokenizer.ggml.token_type", [1] * len(tokens))
-        self._tokenizer = _build(file, tokens, types)
-        self._pieces = [b"" if kind == CONTROL else piece_bytes(t) for t, kind in zip(tokens, types, strict=True)]
-        self.eos_ids = _eos_ids(file, tokens)
+        tokenizer = _build(file, tokens, types)
+        pieces = [b"" if kind == CONTROL else piece_bytes(t) for t, kind in zip(tokens, types, strict=True)]
+        super().__init__(tokenizer, pieces, _eos_ids(file, tokens), config.vocab_size, config.max_positions)
         self._prefix = _prefix(file)
         self._default_system = _default_system(file)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; halves of surrogate pairs become ``?``."""
-        clean = text.encode("utf-8", errors="replace").decode("utf-8")
-        return self._prefix + self._tokenizer.encode(clean, add_special_tokens=False).ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
-        return self.token_bytes(ids).decode("utf-8", errors="replace")
-
-    def token_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of ids, none for special tokens.
-
-        Raises:
-            IndexError: an id is not below ``vocab_size``.
-        """
-        return b"".join([self._pieces[token] for token in ids])
+        return self._prefix + self._encode(encodable(text), add_special_tokens=False)
 
     def chat_prompt(self, messages: Sequence[tuple[str, str]]) -> str:
         """Return the messages in ChatML, ending where the assistant's answer starts."""

@@ -1,7 +1,7 @@
 """The vocabulary of a Hugging Face model directory; no torch here, the API process imports it."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,17 @@ from instrumented_engine.model.byte_level import piece_bytes
 from instrumented_engine.model.chat import END, chatml_prompt
 from instrumented_engine.model.hf_directory import HfDirectory, read_hf_config
 from instrumented_engine.model.source import HF_TOKENIZER, ModelUnavailable
+from instrumented_engine.model.vocabulary import Vocabulary, encodable
 
 TOKENIZER_CONFIG, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 ChatTemplate = Callable[[Sequence[tuple[str, str]]], str]
 
 
-class HfTokenizer:
+class HfTokenizer(Vocabulary):
     """Vocabulary read from ``tokenizer.json``.
 
-    Attributes:
-        eos_ids: Ids that end an answer: those that the model's configuration names, and ChatML's end of turn.
-        vocab_size: Rows of the embedding, which may be more than the vocabulary has entries.
-        max_positions: Tokens the model can hold.
+    ``eos_ids`` are those that the model's configuration names, and ChatML's end of turn; ``vocab_size`` is the number
+    of rows of the embedding, which may be more than the vocabulary has entries.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,35 +33,21 @@ class HfTokenizer:
         """
         directory = HfDirectory(path)
         config = read_hf_config(directory)
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self._tokenizer = _load(path / HF_TOKENIZER)
-        self._pieces = _pieces(self._tokenizer, config.vocab_size)
-        end_of_turn = self._tokenizer.token_to_id(END)
-        self.eos_ids = directory.eos_ids | ({end_of_turn} if end_of_turn is not None else set())
+        tokenizer = _load(path / HF_TOKENIZER)
+        pieces = _pieces(tokenizer, config.vocab_size)
+        end_of_turn = tokenizer.token_to_id(END)
+        eos_ids = directory.eos_ids | ({end_of_turn} if end_of_turn is not None else set())
+        super().__init__(tokenizer, pieces, eos_ids, config.vocab_size, config.max_positions)
         settings = directory.read(TOKENIZER_CONFIG) or {}
         self._bos = _marker(settings.get("bos_token"))
         self._chat = _chat_template(directory, settings)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; halves of surrogate pairs become ``?``."""
-        clean = text.encode("utf-8", errors="replace").decode("utf-8")
+        clean = encodable(text)
         # A chat template writes the beginning marker itself; adding a second one changes the answer.
         opened = bool(self._bos) and clean.startswith(self._bos)
-        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=not opened).ids
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
-        return self.token_bytes(ids).decode("utf-8", errors="replace")
-
-    def token_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of ids, none for special tokens.
-
-        Raises:
-            IndexError: an id is not below ``vocab_size``.
-        """
-        return b"".join([self._pieces[token] for token in ids])
+        return self._encode(clean, add_special_tokens=not opened)
 
     def chat_prompt(self, messages: Sequence[tuple[str, str]]) -> str:
         """Return the prompt for ``(role, content)`` messages, ending where the assistant's answer starts.

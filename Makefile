@@ -1,9 +1,10 @@
 # make install   set up .venv and the tools, nothing else
 # make run       install, then the whole stack until Ctrl-C      (options: ARGS="--for 60 --json")
 # make test      install, then the suite
-# make test-long what takes minutes: judgements and pages of real faults, soak
+# make test-long test-gpu what takes minutes: judgements and pages of real faults, soak
 # make test-compose  compose.yaml in a real Docker, which is fetched and started where there is none (root)
 # make soak      the sidecar for ten minutes at full speed, beside processes and sockets that come and go (SOAK_SECONDS)
+# make test-gpu  what needs a CUDA device; says so where there is none
 # make check     style, types, generated files
 # make drill     start a stack, break it on purpose in every way and wait for each page; then decoys, which must not page
 
@@ -44,6 +45,9 @@ test-compose: install
 
 soak: install
 	SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest -rA tests/integration/test_sidecar_soak.py $(ARGS)
+
+test-gpu: install
+	$(BIN)/pytest -rs tests/gpu $(ARGS)
 
 check: install
 	$(BIN)/ruff check

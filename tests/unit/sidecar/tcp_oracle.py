@@ -189,7 +189,7 @@ def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str
         "unanswered": ("bytes_sent", lambda: len(waiting)),
         "unanswered_oldest": ("bytes_sent", lambda: max(waiting, default=0) / 1000),
         "never_answered": ("bytes_sent", lambda: never),
-        "silent": ("bytes_sent", lambda: min(sent) / 1000 if sent else None),
+        "silent": ("bytes_sent", lambda: min(sent) / 1000 if min(sent, default=2**32 - 1) < 2**32 - 1 else None),
     }
     return {
         "receive_memory": sum(one.memory[0] for one in held if one.memory),

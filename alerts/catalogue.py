@@ -38,6 +38,7 @@ class Alert:
     """The failure, which is the folder's name."""
     alert: str
     severity: str
+    """The first in ``rule.yaml``, where there are several."""
     folder: Path
     rules: tuple[dict[str, Any], ...]
     """Recording rules, then the alerting rule, as written in ``rule.yaml``."""
@@ -73,7 +74,8 @@ def alerts(root: Path = ROOT) -> list[Alert]:
     """Every failure folder, read.
 
     Raises:
-        AlertError: a ``rule.yaml`` is missing, is not YAML, or does not hold exactly one alert of the right name.
+        AlertError: a ``rule.yaml`` is missing, is not YAML, or does not hold exactly one alert of the right name. It
+            may hold that one for several severities, the most severe first.
     """
     return [_read(folder) for folder in folders(root)]
 
@@ -90,13 +92,13 @@ def _read(folder: Path) -> Alert:
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise AlertError(f"{path} does not have a list of rules under `rules:`") from error
     expected = alert_name(folder.name)
-    if names != [expected]:
+    severities = [rule.get("labels", {}).get("severity") for rule in alerting]
+    if set(names) != {expected} or len(set(severities)) < len(severities):
         raise AlertError(f"{path} must hold exactly one alert, {expected}, not {', '.join(map(str, names)) or 'none'}")
-    severity = alerting[0].get("labels", {}).get("severity")
-    if not severity:
+    if not all(severities):
         raise AlertError(f"{path} gives {expected} no severity")
-    inhibited_by, means = _inhibited_by(path, written, severity), str(written.get("means", ""))
-    return Alert(folder.name, expected, severity, folder, tuple(rules), inhibited_by, means)
+    inhibited_by, means = _inhibited_by(path, written, severities[0]), str(written.get("means", ""))
+    return Alert(folder.name, expected, severities[0], folder, tuple(rules), inhibited_by, means)
 
 
 def _inhibited_by(path: Path, written: dict[str, Any], severity: str) -> dict[str, tuple[str, ...]]:

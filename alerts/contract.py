@@ -87,8 +87,9 @@ def _unknown(alert: Alert, path: Path, expressions: Iterator[str]) -> Iterator[s
 
 def _rule_problems(alert: Alert) -> Iterator[str]:
     yield from _unknown(alert, alert.rule_file, _rule_expressions(alert))
-    if alert.severity not in SEVERITIES:
-        yield f"{alert.rule_file} has severity {alert.severity!r}, not one of {', '.join(SEVERITIES)}"
+    for severity in (rule["labels"]["severity"] for rule in alert.rules if "alert" in rule):
+        if severity not in SEVERITIES:
+            yield f"{alert.rule_file} has severity {severity!r}, not one of {', '.join(SEVERITIES)}"
     for rule in alert.rules:
         if "record" in rule and not _RECORDED.fullmatch(rule["record"]):
             yield f"{alert.rule_file} records {rule['record']!r}, which is not named level:metric:operations"

@@ -22,7 +22,10 @@ from telemetry.scoreboard import PageError, Reader, pages
 _NAMES: Final = {API.role: "API", CORE.role: "core"}
 _WAIT_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.1
-_LONG: Final = {"prompt": "hello", "temperature": 0, "max_tokens": 4000, "ignore_eos": True, "stream": True}
+_AGAIN_SECONDS: Final = 0.02
+Body = dict[str, str | int | bool]
+SHORT: Final[Body] = {"prompt": "hello", "temperature": 0, "max_tokens": 4}
+LONG: Final[Body] = {"prompt": "hello", "temperature": 0, "max_tokens": 4000, "ignore_eos": True, "stream": True}
 
 
 def process_pid(stack: Stack, role: str) -> int:
@@ -92,10 +95,8 @@ def triggered(stack: Stack, name: str, text: str = "") -> Iterator[int]:
             f"the fault {name} is triggered inside the engine: start the stack with `enginescope up --faults`"
         )
     file = stack.faults_dir / name
-    draft = file.with_suffix(".tmp")
-    draft.write_text(text)
     stamp = time.time_ns()
-    draft.rename(file)
+    ask_for(stack, name, text)
     try:
         yield stamp
     finally:
@@ -104,43 +105,77 @@ def triggered(stack: Stack, name: str, text: str = "") -> Iterator[int]:
 
 
 @contextmanager
-def busy(stack: Stack, streams: int = 2, *, wait: bool = True) -> Iterator[None]:
-    """Long streams that are asked for again whenever they end; inside the block all of them run, unless not waited for.
+def repeated(stack: Stack, name: str, text: str) -> Iterator[int]:
+    """A fault that comes once, asked for again as soon as it was met, so that it comes all the time.
+
+    Raises:
+        DrillError: the stack has no hooks for faults.
+    """
+    over = threading.Event()
+
+    def again() -> None:
+        while not over.wait(_AGAIN_SECONDS):
+            if not (stack.faults_dir / name).exists():
+                ask_for(stack, name, text)
+
+    with triggered(stack, name, text) as stamp:
+        thread = threading.Thread(target=again, daemon=True)
+        thread.start()
+        try:
+            yield stamp
+        finally:
+            over.set()
+            thread.join()
+
+
+def ask_for(stack: Stack, name: str, text: str) -> None:
+    """Put a fault's file there; it appears complete or not at all."""
+    draft = stack.faults_dir / f"{name}.tmp"
+    draft.write_text(text)
+    draft.rename(stack.faults_dir / name)
+
+
+@contextmanager
+def busy(stack: Stack, streams: int = 2) -> Iterator[None]:
+    """Long streams that are asked for again whenever they end; inside the block all of them run.
 
     Raises:
         DrillError: they do not run within a minute.
     """
+    with asking(stack, streams, LONG):
+        wait_until(lambda: (number(stack, "requests_running") or 0) >= streams, f"{streams} streams did not run")
+        yield
+
+
+@contextmanager
+def asking(stack: Stack, clients: int, body: Body = SHORT) -> Iterator[None]:
+    """Clients that ask for a completion again and again, each as soon as it has its answer or was refused."""
     over = threading.Event()
-    clients = [threading.Thread(target=_keep_asking, args=(stack.ports["engine"], over)) for _ in range(streams)]
-    for client in clients:
-        client.start()
+    threads = [threading.Thread(target=_keep_asking, args=(stack.ports["engine"], body, over)) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
     try:
-        if wait:
-            wait_until(lambda: (number(stack, "requests_running") or 0) >= streams, f"{streams} streams did not run")
         yield
     finally:
         over.set()
-        for client in clients:
-            client.join()
+        for thread in threads:
+            thread.join()
 
 
-def _keep_asking(port: int, over: threading.Event) -> None:
+def _keep_asking(port: int, body: Body, over: threading.Event) -> None:
     while not over.wait(_POLL_SECONDS):
         with suppress(OSError):
-            read_answer(port, _LONG, over)
+            read_answer(port, body, over)
 
 
-def read_answer(port: int, body: dict[str, object], over: threading.Event) -> str:
+def read_answer(port: int, body: Body, over: threading.Event) -> str:
     """Ask for a completion and read until the end or until it is over; the status line of the answer.
 
     Raises:
         OSError: the connection was refused or broke.
     """
-    payload = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nContent-Length: {len(payload)}\r\n"
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
-        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + payload)
+    with send_request(port, body) as client:
         client.settimeout(_POLL_SECONDS)
         while not over.is_set():
             with suppress(TimeoutError):
@@ -148,6 +183,23 @@ def read_answer(port: int, body: dict[str, object], over: threading.Event) -> st
                     break
                 answer = answer or piece
     return answer.partition(b"\r\n")[0].decode(errors="replace")
+
+
+def send_request(port: int, body: Body) -> socket.socket:
+    """Ask for a completion and leave the answer unread.
+
+    Raises:
+        OSError: the connection was refused or broke.
+    """
+    payload = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nContent-Length: {len(payload)}\r\n"
+    client = socket.create_connection(("127.0.0.1", port), timeout=5)
+    try:
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + payload)
+    except OSError:
+        client.close()
+        raise
+    return client
 
 
 def number(stack: Stack, name: str, **labels: str) -> float | None:

@@ -19,7 +19,7 @@ from dashboards.words import (
 )
 from telemetry import catalog
 
-_FROZEN: Final = f'{catalog.FAULT_SECONDS.name}{{fault="process_frozen",process!="exporter"}}'
+_FROZEN: Final = f'{catalog.FAULT_SECONDS.name}{{fault="process_frozen",process!~"exporter|worker.*"}}'
 """What the alert of a frozen process looks at."""
 _NOT_ON_EVERY_ENGINE: Final = "only engines whose pages tell it"
 

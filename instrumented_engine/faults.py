@@ -11,9 +11,11 @@ file              process  what happens
 ================  =======  ============================================================
 ``block_loop``    api      the event loop does nothing for N seconds
 ``receiver``      api      the thread that receives outputs ends with an exception
+``rest``          api      that thread does nothing for N seconds after its next message
 ``input_thread``  core     the input thread ends with an exception at its next message
 ``output_thread`` core     the output thread ends with an exception at its next message
 ``stall_core``    core     the main thread does nothing for N seconds, inside a step
+``encode``        core     the output thread takes N seconds longer for its next message
 ================  =======  ============================================================
 """
 

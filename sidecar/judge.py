@@ -173,14 +173,17 @@ def output_queue_stuck(seen: Observation) -> Iterator[Suspicion]:
 
 
 def output_not_received(seen: Observation) -> Iterator[Suspicion]:
-    """The core has sent more than the API process has received, and it receives none."""
+    """The core has sent more than the API process has received, and it receives none.
+
+    What a core that is stopped or dead has sent may not have left it: ZMQ sends on a thread of its own.
+    """
     api = _only(seen.of_role("api"))
     if api is None or not api.running:
         return
     for core in seen.of_role("core"):
         sent = core.values.get("output_messages_sent")
         received = api.values.get(f"core_{_index(core)}_output_received")
-        if sent is not None and received is not None and sent > received:
+        if core.running and sent is not None and received is not None and sent > received:
             token = (api.identity, core.identity, received)
             yield Suspicion("output_thread_stuck", api.name, token, _STUCK_SECONDS, {"unreceived": sent - received})
 
@@ -199,12 +202,13 @@ def api_waits(seen: Observation) -> Iterator[Suspicion]:
 def _input_gap(seen: Observation, core: ProcessFacts) -> int:
     """Messages handed to this core and not decoded; 0 when it cannot be told.
 
-    Until a core that starts is ready, the API's count is still the one of the core before it.
+    Until a core that starts is ready, the API's count is still the one of the core before it. What an API process that
+    is stopped has handed over may not have left it.
     """
     if core.values.get("phase", Phase.STARTING) == Phase.STARTING:
         return 0
     api = _only(seen.of_role("api"))
-    sent = api.values.get(f"core_{_index(core)}_input_sent") if api else None
+    sent = api.values.get(f"core_{_index(core)}_input_sent") if api and not api.frozen else None
     decoded = core.values.get("input_messages_decoded")
     return 0 if sent is None or decoded is None else sent - decoded
 

@@ -85,6 +85,7 @@ def _sidecar(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     yield catalog.SNAPSHOT_DURATION, _one(sum(run.seconds for run in runs.values()) if runs else None)
     yield catalog.VISIBLE, _by_label(snapshot.visible)
     yield catalog.LOOP_GAP, _one(snapshot.loop_gap_seconds)
+    yield catalog.STARVED, _one(snapshot.starved_seconds)
     yield catalog.SCAN_INTERVAL, _one(snapshot.scan_interval_seconds)
     yield catalog.DETAIL_INTERVAL, _one(snapshot.detail_interval_seconds)
     yield catalog.LAST_SAMPLE, _one(snapshot.wall_ns / 1e9)

@@ -101,6 +101,7 @@ class Sampler:
         self._outside = OutsideWatch(spec.port, probe)
         self._last_tick: float | None = None
         self._gaps: deque[float] = deque(maxlen=_GAP_TICKS)
+        self._starved = 0.0
         self.latest: Snapshot | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -155,6 +156,7 @@ class Sampler:
         if self._last_tick is not None:
             self._gaps.append(now - self._last_tick)
             if self._gaps[-1] > STARVED_SECONDS:
+                self._starved += self._gaps[-1]
                 self._backlog.restart_clock()
                 self._tracked.restart_clocks(now)
                 self._outside.restart_clocks()
@@ -309,6 +311,7 @@ class Sampler:
             scan_interval_seconds=self._scan.seconds,
             detail_interval_seconds=self._scan.detail_seconds,
             loop_gap_seconds=max(self._gaps, default=0.0),
+            starved_seconds=self._starved,
             netlink_retries=self._namespace.retries,
             collectors=dict(self._collectors.runs),
             visible=dict(self._visibility.facts),

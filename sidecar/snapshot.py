@@ -266,6 +266,7 @@ class Snapshot:
     page_errors: int = 0
     records_lost: int = 0
     loop_gap_seconds: float = 0.0
+    starved_seconds: float = 0.0
     scan_interval_seconds: float = 1.0
     """Time between two scans of the connections, which are the older the more there are."""
     detail_interval_seconds: float = 1.0

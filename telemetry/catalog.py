@@ -60,6 +60,10 @@ VISIBLE: Final = _gauge(
 LOOP_GAP: Final = _gauge(
     "sidecar_loop_gap_seconds", "Longest time between two 100 ms samples in the last minute; large means starved."
 )
+STARVED: Final = _counter(
+    "sidecar_starved_seconds",
+    "Time in gaps of more than 0.6 s between two samples: over those nothing is judged.",
+)
 LAST_SAMPLE: Final = _gauge("sidecar_last_sample_timestamp_seconds", "Unix time of the last kernel sample.")
 PAGE_ERRORS: Final = _counter(
     "sidecar_page_errors", "Scoreboard pages that could not be read, such as of another release."

@@ -10,6 +10,9 @@ from alerts.inside import busy, judged, replace_core, triggered
 from enginescope.stack import Stack
 
 NEEDS: Final = "faults"
+MAY_ALSO_PAGE: Final = {
+    "RestartLoop": "drills one after the other, on faster rules, restart it as often as a loop does"
+}
 
 
 @contextmanager

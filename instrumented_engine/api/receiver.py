@@ -66,6 +66,7 @@ class Receiver(ReceivingThread):
             return
         deliveries = self._route(message, handover)
         self._count(frames, handover, received_ns, message.core_index)
+        faults.stall("rest")
         if deliveries:
             self._call(_deliver, deliveries)
 

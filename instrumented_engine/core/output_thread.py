@@ -52,6 +52,7 @@ class OutputThread(threading.Thread):
             self._slots[_OLDEST] = queued_ns
             self._slots[_DEPTH] = self._queue.qsize()
             started_ns = time.perf_counter_ns()
+            faults.stall("encode")
             payload = wire.encode(message)
             self._encode_time.observe(time.perf_counter_ns() - started_ns)
             self._sizes.observe(len(payload))

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from alerts import inside
+from alerts.gpu_idle_with_work import drill as gpu_idle_with_work
+from alerts.step_stalled import drill as step_stalled
+from alerts.worker_stalled import drill as worker_stalled
 from enginescope.drill import DrillError
+from enginescope.drills import needs
 from enginescope.services import Plan, Ports, parts
 from enginescope.stack import FAULTS, Stack
 from telemetry.layout import CORE
-from tests.conftest import eventually
+from tests.conftest import eventually, free_port
 
 CORE_PAGE = """
 import sys, time
@@ -29,6 +35,13 @@ print("ready", flush=True)
 while True:
     writer["steps"] += 1
     time.sleep(0.005)
+"""
+
+WORKER = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"VLLM::Worker_TP", 0, 0, 0)  # PR_SET_NAME
+print("ready", flush=True)
+time.sleep(60)
 """
 
 
@@ -99,3 +112,94 @@ def test_the_engine_is_started_with_hooks_only_when_asked(tmp_path: Path, *, fau
     engine = next(part for part in parts(plan) if part.name == "engine")
     expected = {"ENGINESCOPE_FAULTS_DIR": str(tmp_path / FAULTS)} if faults else {}
     assert {name: value for name, value in engine.environment.items() if "FAULTS" in name} == expected
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Refuses every second request."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(503 if self.asked % 2 else 200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def engine() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        serving.start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_clients_ask_again_when_they_were_answered_or_refused(tmp_path: Path) -> None:
+    with engine() as port:
+        asking = Stack(os.getpid(), "chat", {"engine": port}, {}, str(tmp_path))
+        before, threads = Answers.asked, threading.active_count()
+        with inside.asking(asking, 3):
+            eventually("many requests", lambda: Answers.asked >= before + 12)
+        eventually("the clients to leave", lambda: threading.active_count() <= threads)
+
+
+def test_clients_of_an_engine_that_is_away_go_on_asking(tmp_path: Path) -> None:
+    with inside.asking(Stack(os.getpid(), "chat", {"engine": free_port()}, {}, str(tmp_path)), 2):
+        pass
+    with pytest.raises(OSError, match="refused"):
+        inside.send_request(free_port(), inside.SHORT)
+
+
+def test_an_answer_is_read_to_its_end() -> None:
+    with engine() as port:
+        lines = {inside.read_answer(port, inside.SHORT, threading.Event()) for _ in range(2)}
+    assert {line.split()[1] for line in lines} == {"200", "503"}
+
+
+def test_what_nobody_measures_is_no_number(tmp_path: Path) -> None:
+    away = Stack(os.getpid(), "chat", {"sidecar": free_port()}, {}, str(tmp_path))
+    assert inside.number(away, "steps_total") is None
+    assert not inside.judged(away, "step_stalled")
+
+
+def test_waiting_for_what_does_not_come_is_one_sentence() -> None:
+    with pytest.raises(DrillError, match=r"^the moon did not fall within 0 s$"):
+        inside.wait_until(lambda: False, "the moon did not fall", 0.2)
+
+
+def test_a_worker_is_found_by_its_title_and_group() -> None:
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, start_new_session=True) as worker:
+        try:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+            assert worker_stalled.worker_pid(worker.pid) == worker.pid
+            with pytest.raises(DrillError, match="VLLM::Worker"):
+                worker_stalled.worker_pid(os.getpgid(0))
+        finally:
+            worker.kill()
+
+
+def test_drills_for_other_machines_are_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(needs.NEEDS, "gpu", ("a GPU", lambda _: False))
+    plain = stack(tmp_path, 1)
+    assert needs.lacking(gpu_idle_with_work, plain) == "needs a GPU"
+    assert needs.lacking(worker_stalled, plain) == "needs vLLM"
+    assert needs.lacking(step_stalled, plain) == "needs a stack started with --faults"
+    assert needs.lacking(step_stalled, stack(tmp_path, 1, FAULTS)) is None
+
+
+def test_a_repeated_fault_is_there_again_after_it_was_met(tmp_path: Path) -> None:
+    offering = stack(tmp_path, 1, FAULTS)
+    offering.faults_dir.mkdir()
+    file = offering.faults_dir / "encode"
+    with inside.repeated(offering, "encode", "0.05"):
+        for _ in range(3):
+            eventually("the fault", file.exists)
+            file.unlink()
+    assert list(offering.faults_dir.iterdir()) == []

@@ -22,6 +22,7 @@ rules:
     annotations:
       summary: "{{ with query \\"rate(enginescope_steps_total[1m])\\" }}x{{ end }}"
 """
+TICKET = "{alert: GPUIdle, expr: '1', labels: {severity: warning}}"
 
 
 @pytest.fixture
@@ -94,6 +95,13 @@ def test_time_scale_leaves_windows_of_four_scrapes(root: Path) -> None:
     assert (alert["for"], alert["keep_firing_for"]) == ("1000ms", "1000ms")
 
 
+def test_an_alert_may_come_in_several_severities_the_first_of_which_counts(root: Path) -> None:
+    page = TICKET.replace("warning", "critical")
+    (root / "gpu_idle" / "rule.yaml").write_text(f"rules: [{page}, {TICKET}]")
+    (found,) = catalogue.alerts(root)
+    assert (found.alert, found.severity, len(found.rules)) == ("GPUIdle", "critical", 2)
+
+
 def test_durations() -> None:
     assert build.seconds("1h30m") == 5400
     assert build.seconds("1500ms") == 1.5
@@ -116,6 +124,9 @@ def test_a_senseless_time_scale_is_refused(factor: str) -> None:
         ("rules: []", "exactly one alert, GPUIdle, not none"),
         ("rules: [{alert: GpuIdle, expr: '1'}]", "exactly one alert, GPUIdle, not GpuIdle"),
         ("rules: [{alert: GPUIdle, expr: '1'}]", "gives GPUIdle no severity"),
+        (f"rules: [{TICKET}, {{alert: GPUIdle, expr: '1'}}]", "gives GPUIdle no severity"),
+        (f"rules: [{TICKET}, {TICKET}]", "exactly one alert, GPUIdle, not GPUIdle, GPUIdle"),
+        (f"rules: [{TICKET}, {{alert: Other, expr: '1'}}]", "exactly one alert, GPUIdle, not GPUIdle, Other"),
     ],
 )
 def test_a_broken_folder_is_one_sentence(

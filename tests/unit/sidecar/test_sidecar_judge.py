@@ -93,6 +93,14 @@ def test_a_frozen_process_is_not_also_called_stuck() -> None:
     assert watch(30, with_values(IDLE_API, core_0_input_sent=3), frozen) == {("process_frozen", "core")}
 
 
+def test_what_a_stopped_process_has_sent_is_not_the_debt_of_the_other() -> None:
+    sent = with_values(IDLE_CORE, output_messages_sent=7, output_messages_queued=7)
+    assert watch(30, IDLE_API, replace(sent, state="T")) == {("process_frozen", "core")}
+    assert watch(30, IDLE_API, replace(sent, liveness="dead", state=None)) == {("process_dead", "core")}
+    handed = with_values(IDLE_API, core_0_input_sent=3)
+    assert watch(30, replace(handed, state="T"), IDLE_CORE) == {("process_frozen", "api")}
+
+
 def test_a_clean_exit_is_no_fault() -> None:
     assert watch(60, IDLE_API, replace(IDLE_CORE, liveness="exited")) == set()
 

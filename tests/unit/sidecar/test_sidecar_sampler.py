@@ -118,6 +118,14 @@ def test_the_longest_gap_of_the_last_minute_is_told_and_forgotten(sampler: Sampl
     assert step(sampler, time, 0.1).loop_gap_seconds == pytest.approx(0.1)
 
 
+def test_long_gaps_are_summed_and_short_ones_are_not(sampler: Sampler, time: Time) -> None:
+    step(sampler, time, 0.1)
+    before = step(sampler, time, 0.5).starved_seconds
+    step(sampler, time, 2.5)
+    step(sampler, time, 0.7)
+    assert step(sampler, time, 0.1).starved_seconds - before == pytest.approx(3.2)
+
+
 def test_a_starved_sidecar_forgets_how_long_output_has_waited(sampler: Sampler, time: Time, tmp_path: Path) -> None:
     api, core = Writer(tmp_path, API), Writer(tmp_path, CORE)
     core["output_messages_sent"] = 4

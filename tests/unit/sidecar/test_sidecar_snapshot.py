@@ -71,6 +71,7 @@ def test_an_empty_snapshot_has_no_zeros_for_what_it_did_not_see() -> None:
         "enginescope_sidecar_loop_gap_seconds",
         "enginescope_sidecar_page_errors",
         "enginescope_sidecar_socket_dump_retries",
+        "enginescope_sidecar_starved_seconds",
     }
 
 

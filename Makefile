@@ -1,7 +1,7 @@
 # make install   set up .venv and the tools, nothing else
 # make run       install, then the whole stack until Ctrl-C      (options: ARGS="--for 60 --json")
 # make test      install, then the suite
-# make test-long test-gpu what takes minutes: judgements and pages of real faults, soak
+# make test-long what takes minutes: judgements and pages of real faults, soak
 # make test-compose  compose.yaml in a real Docker, which is fetched and started where there is none (root)
 # make soak      the sidecar for ten minutes at full speed, beside processes and sockets that come and go (SOAK_SECONDS)
 # make test-gpu  what needs a CUDA device; says so where there is none
@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-compose soak check drill format clean
+.PHONY: help install run test test-long test-compose test-gpu soak check drill format clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile

@@ -10,13 +10,9 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,8 +26,8 @@ from enginescope import drill
 from enginescope.drills import batch
 from enginescope.probe import is_ready
 from enginescope.stack import Stack, hold_file
+from tests.integration.small_stack import HOST, api, depth, overflows, process, serving, state, until
 
-HOST = "127.0.0.1"
 BACKLOG = 16
 
 API = f"""
@@ -55,82 +51,25 @@ while True:
 """
 
 
-@contextmanager
-def process(*command: str) -> Iterator[subprocess.Popen[str]]:
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.communicate(timeout=10)
-
-
-@contextmanager
-def sidecar(port_of_engine: int) -> Iterator[int]:
-    """Serves the accept queue of one port as the sidecar does, read from /proc/net/tcp."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            labels = f'{{port="{port_of_engine}",role="http"}}'
-            body = (
-                f"enginescope_listener_accept_queue_depth{labels} {depth(port_of_engine)}\n"
-                f"enginescope_listener_accept_queue_limit{labels} {BACKLOG}\n"
-            ).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
-def rows(port: int) -> list[list[str]]:
-    """The rows of /proc/net/tcp with that local port."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return [row for row in map(str.split, lines) if row[1].endswith(f":{port:04X}")]
-
-
-def depth(port: int) -> int:
-    listening = [row for row in rows(port) if row[3] == "0A"]
-    return sum(int(row[4].partition(":")[2], 16) for row in listening)
-
-
-def overflows() -> int:
-    names, values = [
-        line.split() for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
-    ]
-    return int(values[names.index("ListenOverflows")])
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def metrics_of(port: int) -> str:
+    """The accept queue of one port as the sidecar shows it."""
+    labels = f'{{port="{port}",role="http"}}'
+    return (
+        f"enginescope_listener_accept_queue_depth{labels} {depth(port)}\n"
+        f"enginescope_listener_accept_queue_limit{labels} {BACKLOG}\n"
+    )
 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     with ExitStack() as started:
-        api = started.enter_context(process(sys.executable, "-c", API, str(tmp_path)))
-        assert api.stdout is not None
-        port = int(api.stdout.readline())
+        running_api, port = started.enter_context(api(API, tmp_path))
         idle = {name: started.enter_context(process("sleep", "60")) for name in ("sidecar", "prometheus")}
         yield Stack(
             pid=os.getpid(),
             engine="chat",
-            ports={"engine": port, "sidecar": started.enter_context(sidecar(port))},
-            pids={"engine": api.pid, **{name: running.pid for name, running in idle.items()}},
+            ports={"engine": port, "sidecar": started.enter_context(serving(lambda _: metrics_of(port)))},
+            pids={"engine": running_api.pid, **{name: running.pid for name, running in idle.items()}},
             runtime_dir=str(tmp_path),
         )
 

@@ -25,7 +25,7 @@ from enginescope.borrow import borrow_connection, borrow_listener
 from enginescope.probe import is_ready
 from enginescope.stack import Stack
 from tests.conftest import eventually, free_port
-from tests.integration.test_drills import HOST, process, rows
+from tests.integration.small_stack import HOST, process, rows
 from tests.integration.test_isolation import isolated
 
 LISTEN, BACKLOG = "0A", 77

@@ -54,6 +54,11 @@ def drill(wanted: Wanted, console: Console) -> tuple[dict[str, Any], int]:
         console.print(text, markup=False, soft_wrap=True)
 
     with end_on_sigterm(), _stack(wanted, say) as stack:
+        if "prometheus" not in stack.pids:
+            raise DrillError(
+                "nothing can page: the stack runs without Prometheus and Alertmanager; run `make install`, or install "
+                "Debian's packages prometheus and prometheus-alertmanager"
+            )
         told: dict[str, Any] = {}
         status = 0
         if failures:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +18,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from rich.console import Console
 
 from alerts.catalogue import alert_name, alerts
 from alerts.inhibition import holds_back
-from enginescope.drills import batch, needs, report, run
+from enginescope.drill import DrillError
+from enginescope.drills import batch, command, needs, report, run
+from enginescope.drills.own_stack import own_stack
 from enginescope.page_receiver import PageReceiver, PageReceiverSettings
 from enginescope.stack import Stack
 
@@ -212,3 +217,43 @@ def test_the_table_has_a_row_for_each_and_json_is_plain(world: World) -> None:
 
 def test_names_of_failures_and_alerts_agree() -> None:
     assert {alert_name(name) for name in ALERTS} == {alert.alert for alert in ALERTS.values()}
+
+
+def test_names_are_failures_or_decoys() -> None:
+    assert command._sort_out(command.Wanted(["all", "slow_reader"])) == (["all"], ["slow_reader"])
+    assert command._sort_out(command.Wanted(["engine_down"], decoys=True)) == (["engine_down"], [])
+    assert command._sort_out(command.Wanted(["engine_down"])) == (["engine_down"], None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "nothing to do: name a failure, or say all, or --decoys"),
+        (["nonsense"], "there is no drill 'nonsense': choose all, close_wait_leak, "),
+        (["engine_down"], "no running stack in "),
+    ],
+)
+def test_what_cannot_be_drilled_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "enginescope", "drill", *arguments],
+        env=os.environ | {"ENGINESCOPE_RUNTIME_DIR": str(tmp_path), "COLUMNS": "300"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stack_that_cannot_page_is_told_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINESCOPE_RUNTIME_DIR", world.stack.runtime_dir)
+    with pytest.raises(DrillError, match="nothing can page: the stack runs without Prometheus and Alertmanager"):
+        command.drill(command.Wanted(["engine_down"]), Console())
+
+
+def test_a_stack_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(DrillError, match="the stack for drills did not start: it said nothing"), own_stack(1, print):
+        pass

@@ -39,8 +39,8 @@ from tests.unit.sidecar.oracle import UnixSocket, done, unix_message
 _STEP = 15
 _HOLD = 300
 """The first and the last moment last so long."""
-_ALWAYS = "Watchdog|SidecarDown"
-"""Fire in every evaluation that has no ``up``."""
+_ALWAYS = "Watchdog|SidecarDown|SidecarBlind"
+"""Fire in every evaluation: there is no ``up``, and the sidecar does not look between the moments."""
 _COMPARISONS = {
     ">": lambda value, limit: value > limit,
     "<": lambda value, limit: value < limit,

@@ -101,6 +101,14 @@ def test_what_a_stopped_process_has_sent_is_not_the_debt_of_the_other() -> None:
     assert watch(30, replace(handed, state="T"), IDLE_CORE) == {("process_frozen", "api")}
 
 
+def test_a_full_pipe_that_is_worked_off_is_not_stuck() -> None:
+    core = with_values(IDLE_CORE, output_messages_queued=3000, output_messages_sent=2000)
+    judge = Judge()
+    for tick in range(300):  # five messages a second
+        api = with_values(IDLE_API, loop_tick_ns=5 + tick, core_0_output_received=1 + tick // 2)
+        assert judge.observe(Observation(tick / 10, (api, core))) == ()
+
+
 def test_a_clean_exit_is_no_fault() -> None:
     assert watch(60, IDLE_API, replace(IDLE_CORE, liveness="exited")) == set()
 

@@ -16,6 +16,7 @@ from enginescope.probe import samples, total
 from enginescope.stack import Stack
 
 MINUTES: Final = 3
+MAY_ALSO_PAGE: Final = {"SpansDropped": "a collector that is stopped takes no spans either"}
 _CLIENTS: Final = 8
 """More than the collector's backlog."""
 

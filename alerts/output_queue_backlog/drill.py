@@ -18,8 +18,8 @@ MAY_ALSO_PAGE: Final = {
     "ReceiveQueueStuck": "the pipe to the API process fills up",
 }
 _STREAMS: Final = 8
-_SECONDS: Final = "0.2"
-"""Five messages a second are far fewer than any core makes."""
+_SECONDS: Final = "0.05"
+"""Twenty messages a second are far fewer than a core makes for eight streams."""
 _ENOUGH: Final = 50
 
 

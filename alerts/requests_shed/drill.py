@@ -16,6 +16,7 @@ from enginescope.stack import Stack
 
 MAY_ALSO_PAGE: Final = {
     "StageLatencyBurn": "requests wait long for their first step",
+    "TCPBacklogFull": "thousands of clients connect faster than a busy event loop accepts",
     "EventLoopBlocked": "thousands of requests come and go at once",
 }
 _MOST: Final = 4096

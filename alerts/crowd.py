@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import threading
@@ -41,7 +42,7 @@ def room_for(count: int) -> Iterator[None]:
         DrillError: the hard limit does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = count + _OTHER_FILES
+    needed = count + len(os.listdir("/proc/self/fd")) + _OTHER_FILES  # noqa: PTH208
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise DrillError(
             f"{count} connections take {needed} open files and the hard limit is {hard}: raise it (ulimit -Hn), or "

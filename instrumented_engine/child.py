@@ -11,6 +11,8 @@ from typing import Final
 
 _log = logging.getLogger("instrumented_engine")
 _BACKOFF_SECONDS: Final = (0.5, 1, 2, 4, 8, 15, 30)
+_STEADY_SECONDS: Final = 60.0
+"""One that ran so long before it died starts at the shortest delay again."""
 _BAD_INPUT: Final = 2
 STOP_SECONDS: Final = 3.0
 """What a process that has nothing left to do gets to leave. One in the middle of a step gets more."""
@@ -25,10 +27,12 @@ class Child:
         self.name = name or module
         self._flags = flags
         self.restarts = 0
+        self._deaths = 0
         self._due = 0.0
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._started = time.monotonic()
         return subprocess.Popen([sys.executable, "-m", self.module, *self._flags(self.restarts)])
 
     def start_again(self) -> None:
@@ -52,7 +56,9 @@ class Child:
             return
         now = time.monotonic()
         if not self._due:
-            delay = _BACKOFF_SECONDS[min(self.restarts, len(_BACKOFF_SECONDS) - 1)]
+            self._deaths = 0 if now - self._started > _STEADY_SECONDS else self._deaths
+            delay = _BACKOFF_SECONDS[min(self._deaths, len(_BACKOFF_SECONDS) - 1)]
+            self._deaths += 1
             _log.error("%s ended with status %d; starting it again in %g s", self.name, status, delay)
             self._due = now + delay
         elif now >= self._due:

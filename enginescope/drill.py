@@ -74,6 +74,18 @@ def signal_group(stack: Stack, name: str, number: signal.Signals) -> None:
         raise DrillError(f"{name} (pid {pid}) is not running: is the stack still up?") from None
 
 
+def signal_launcher(stack: Stack, number: signal.Signals) -> None:
+    """Signal the engine's launcher alone, as an operator does; it knows what its processes must do.
+
+    Raises:
+        DrillError: it is not running.
+    """
+    try:
+        os.kill(stack.pids["engine"], number)
+    except (KeyError, ProcessLookupError):
+        raise DrillError("the engine is not running: is the stack still up?") from None
+
+
 def wait_healthy(stack: Stack) -> None:
     """Wait until the engine answers /health with 200.
 

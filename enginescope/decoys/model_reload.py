@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from enginescope.decoys.proofs import Proof, grew
-from enginescope.drill import DrillError, wait_healthy
+from enginescope.drill import signal_launcher, wait_healthy
 from enginescope.stack import Stack
 
 COULD_PAGE: Final = ("engine_down", "step_stalled", "input_thread_stuck", "output_thread_stuck")
@@ -22,9 +21,6 @@ NEEDS: Final = "shipped_rules"
 def happening(stack: Stack) -> Iterator[Proof]:
     """Ask for it, as an operator does."""
     proof = grew(stack, "process_starts_total", 1, process="core")
-    try:
-        os.kill(stack.pids["engine"], signal.SIGHUP)
-    except (KeyError, ProcessLookupError) as error:
-        raise DrillError("the engine is not running: is the stack still up?") from error
+    signal_launcher(stack, signal.SIGHUP)
     yield proof
     wait_healthy(stack)

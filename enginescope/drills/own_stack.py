@@ -18,6 +18,8 @@ from enginescope.stack import Stack, StackError
 READY_SECONDS: Final = 240.0
 _STOP_SECONDS: Final = 30.0
 _RATE: Final = "1"
+_MAX_WAITING: Final = 256
+"""Few enough that a drill can fill it before its clients fill the accept queue."""
 _NO_NAMESPACE: Final = "cannot make a network namespace"
 
 
@@ -47,6 +49,7 @@ def own_stack(time_scale: float, report: Report) -> Iterator[Stack]:
 def _start(folder: Path, time_scale: float, flags: Sequence[str], report: Report) -> subprocess.Popen[bytes]:
     log = folder / "up.log"
     command = [sys.executable, "-m", "enginescope", "up", "--model", "dummy", "--faults", "--rate", _RATE]
+    command += ["--engine-flag", f"--max-waiting-requests={_MAX_WAITING}"]
     environment = os.environ | {"ENGINESCOPE_RUNTIME_DIR": str(folder)}
     report(f"starting a stack for drills, time-scale {time_scale:g} (log: {log})")
     with log.open("wb") as output:

@@ -31,7 +31,7 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     coarse: bool = False
-    """A histogram of inner workings: exported with one bucket a decade, to keep an engine below 350 series."""
+    """A histogram of inner workings: exported with one bucket a decade, to keep the number of series down."""
 
 
 def _counter(name: str, help_text: str, *labels: str) -> Metric:

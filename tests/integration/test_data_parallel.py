@@ -95,7 +95,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return texts(engine, prompts(40))
 
 
-@pytest.mark.parametrize("cores", [2, 3])
+@pytest.mark.parametrize("cores", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_several_cores_answer_what_one_answers(runtime_dir: Path, single: list[str], cores: int) -> None:
     assert len(set(single)) > 30
     with running_engine(runtime_dir, f"--data-parallel-size={cores}", "--threads=1") as engine:
@@ -180,6 +180,7 @@ def test_the_choices_of_a_request_share_a_core(pair: Engine) -> None:
     assert sorted(core["input_messages_taken"] - before for core, before in zip(cores, taken, strict=True)) == [0, 4]
 
 
+@pytest.mark.long
 def test_a_stalled_core_gets_nothing_new_and_the_other_serves(
     pair: Engine, faults_dir: Path, pool: ThreadPoolExecutor
 ) -> None:
@@ -264,6 +265,7 @@ def test_while_one_core_is_away_the_others_serve_and_health_says_so(pair: Engine
     eventually("the core to be back", lambda: all_serve(pair), 60)
 
 
+@pytest.mark.long
 def test_a_reload_replaces_every_core(pair: Engine, pool: ThreadPoolExecutor) -> None:
     api, before = pair.page("api"), cores_of(pair, 2)
     received = api["requests_received"]
@@ -285,6 +287,7 @@ def shed(page: Reader) -> dict[str, int]:
     return {name: page[f"shed_{name}"] for name in SHED_REASONS if page[f"shed_{name}"]}
 
 
+@pytest.mark.long
 def test_admission_asks_the_best_core(runtime_dir: Path, pool: ThreadPoolExecutor) -> None:
     flags = ("--max-num-seqs=1", "--max-waiting-requests=1", "--drain-timeout=0", "--threads=1")
     with running_engine(runtime_dir, "--data-parallel-size=2", *flags) as engine:
@@ -305,6 +308,7 @@ def inside(cores: list[Reader]) -> int:
     return sum(core["requests_running"] + core["requests_waiting"] for core in cores)
 
 
+@pytest.mark.long
 def test_sigterm_drains_all_cores_and_removes_every_socket(runtime_dir: Path, pool: ThreadPoolExecutor) -> None:
     with running_engine(runtime_dir, "--data-parallel-size=3", "--threads=1", "--drain-timeout=60") as engine:
         eventually("all cores", lambda: all_serve(engine))

@@ -20,6 +20,7 @@ from sidecar.probe import Probe
 from tests.conftest import eventually, free_port, running
 from tests.integration.watcher import Watcher
 
+pytestmark = pytest.mark.long
 UNRESPONSIVE = ("engine_unresponsive", "engine")
 
 
@@ -151,7 +152,6 @@ def test_a_probe_that_nobody_answers_names_the_engine(runtime_dir: Path) -> None
             assert found["outside_only"] == 1.0
 
 
-@pytest.mark.long
 def test_requests_that_are_read_and_never_answered_are_named(runtime_dir: Path) -> None:
     """The loop runs, and what it waits for never comes: as with a dead engine behind a living API process."""
     with server("uvicorn") as plain, Watcher(plain.port, runtime_dir, pages=0) as watcher:

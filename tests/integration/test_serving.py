@@ -188,6 +188,7 @@ def test_the_prefix_cache_can_be_turned_off(tmp_path: Path, runtime_dir: Path) -
         assert engine.page("core")["prefix_cache_hit_tokens"] == 0
 
 
+@pytest.mark.long
 def test_a_message_that_is_shared_with_libzmq_crosses_like_any_other(runtime_dir: Path, tmp_path: Path) -> None:
     """That nothing copies it is shown by its address, in the tests of the wire; here it goes between processes."""
     save_checkpoint(tmp_path)

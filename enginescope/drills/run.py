@@ -116,7 +116,7 @@ class Run:
         self.alert = catalogue()[name]
         self.drill = drill or load(name)
         self.excused: set[str] = set()
-        """Alerts that earlier drills, which have not resolved yet, may still cause."""
+        """Alerts that earlier drills may still cause."""
         self.first_id = 0
         """Pages up to this one came before anything was broken."""
         self._stack = stack

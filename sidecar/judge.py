@@ -164,18 +164,19 @@ def input_thread_stuck(seen: Observation) -> Iterator[Suspicion]:
 
 
 def output_queue_stuck(seen: Observation) -> Iterator[Suspicion]:
-    """The core has outputs to send and sends none.
+    """The core has outputs to send and sends none, though all that it sent has been received.
 
-    While the API process still receives, the pipe is full and not stuck: ZMQ lets the sender go on only after the
-    receiver has taken half a high-water mark.
+    While something is still on its way the pipe may be full, which is not the core's doing: ZMQ lets the sender go on
+    only after the receiver has taken half a high-water mark.
     """
     api = _only(seen.of_role("api"))
     for core in seen.of_role("core"):
         queued, sent = core.values.get("output_messages_queued"), core.values.get("output_messages_sent")
-        if core.running and queued is not None and sent is not None and queued > sent:
-            received = api.values.get(f"core_{_index(core)}_output_received") if api else None
-            token = (core.identity, sent, received)
-            yield Suspicion("output_thread_stuck", core.name, token, _STUCK_SECONDS, {"queued": queued - sent})
+        received = api.values.get(f"core_{_index(core)}_output_received") if api else None
+        if core.running and queued is not None and sent is not None and received is not None:
+            if queued > sent and received >= sent:
+                token = (core.identity, sent)
+                yield Suspicion("output_thread_stuck", core.name, token, _STUCK_SECONDS, {"queued": queued - sent})
 
 
 def output_not_received(seen: Observation) -> Iterator[Suspicion]:

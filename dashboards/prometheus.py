@@ -15,6 +15,7 @@ from dashboards.variables import fill, usual
 from enginescope.probe import ProbeError, get
 
 _TIMEOUT: Final = 10.0
+_DISCOVERY_SECONDS: Final = 15.0
 _POINTS: Final = 60
 
 
@@ -55,13 +56,22 @@ class Server:
         if parts.scheme != "http" or not parts.hostname or _port(parts.netloc) is None:
             raise ProbeError(f"{url!r} is not the address of a Prometheus, such as http://127.0.0.1:9090")
         self._host, self._port, self._prefix = parts.hostname, _port(parts.netloc) or 80, parts.path.rstrip("/")
-        intervals = self._engines()
+        intervals = self._discovered()
+        if not intervals:
+            raise ProbeError(f"{url} scrapes no engine: it has no active target of the job enginescope")
         if engine is None and len(intervals) != 1:
             raise ProbeError(f"{url} scrapes {_listed(intervals)}: name one with --engine")
         self.engine = engine or next(iter(intervals))
         if self.engine not in intervals:
             raise ProbeError(f"{url} does not scrape engine {self.engine!r}, only {_listed(intervals)}")
         self._scrape_interval = intervals[self.engine]
+
+    def _discovered(self) -> dict[str, float]:
+        """The engines; a Prometheus that was just started lists its targets some seconds later."""
+        deadline = time.monotonic() + _DISCOVERY_SECONDS
+        while not (found := self._engines()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
 
     def _engines(self) -> dict[str, float]:
         """Engine -> seconds between scrapes."""

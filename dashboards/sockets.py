@@ -9,7 +9,7 @@ from dashboards.limits import limit
 from dashboards.model import Dashboard, Kind, Limit, Panel, Query, Row
 from dashboards.places import SOCKETS
 from dashboards.promql import heat, highest, increase, recorded, series, total
-from dashboards.words import A_SETTING, HEALTHY_COUNT, HEALTHY_STATE, PORT, THERE
+from dashboards.words import A_SETTING, AT_ONCE, HEALTHY_COUNT, HEALTHY_STATE, PORT, THERE
 from telemetry import catalog
 from telemetry.catalog import NETNS_COUNTERS
 
@@ -166,6 +166,7 @@ def _waiting() -> tuple[Panel, ...]:
                 Query(highest(series(catalog.UNANSWERED), "port", "role"), f"{PORT}: unanswered"),
                 Query(highest(series(catalog.CONNECTIONS_UNACCEPTED), "port", "role"), f"{PORT}: not accepted"),
             ),
+            steady=AT_ONCE,
         ),
         Panel(
             id=110,
@@ -174,6 +175,7 @@ def _waiting() -> tuple[Panel, ...]:
             says="Time since the longest waiting connection brought its last data.",
             unit="s",
             queries=(Query(highest(series(catalog.UNANSWERED_OLDEST), "port", "role"), PORT),),
+            steady=AT_ONCE,
         ),
     )
 

@@ -19,6 +19,7 @@ NONE_IS_GOOD: Final = (Limit(1, "red"),)
 
 HEALTHY_STATE: Final = "a state that only a fault changes"
 HEALTHY_COUNT: Final = "stays at 0 until something goes wrong"
+AT_ONCE: Final = "stays at 0 while requests are answered at once"
 A_SETTING: Final = "a setting or limit, which only an operator changes"
 ONLY_WHEN_BAD: Final = "there is none while all is well"
 """Of a query that has no data then."""

@@ -173,10 +173,11 @@ def output_queue_stuck(seen: Observation) -> Iterator[Suspicion]:
     for core in seen.of_role("core"):
         queued, sent = core.values.get("output_messages_queued"), core.values.get("output_messages_sent")
         received = api.values.get(f"core_{_index(core)}_output_received") if api else None
-        if core.running and queued is not None and sent is not None and received is not None:
-            if queued > sent and received >= sent:
-                token = (core.identity, sent)
-                yield Suspicion("output_thread_stuck", core.name, token, _STUCK_SECONDS, {"queued": queued - sent})
+        if not core.running or queued is None or sent is None or received is None:
+            continue
+        if queued > sent and received >= sent:
+            token = (core.identity, sent)
+            yield Suspicion("output_thread_stuck", core.name, token, _STUCK_SECONDS, {"queued": queued - sent})
 
 
 def output_not_received(seen: Observation) -> Iterator[Suspicion]:

@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,25 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(not PAGING, reason="needs Pro
 CHECK = (sys.executable, "-m", "enginescope", "dashboards", "--check")
 
 
+@contextmanager
+def answers_that_last(engine_port: int) -> Iterator[None]:
+    """Enough of them that one scrape a second sees some, on a machine of any speed."""
+    url = f"http://127.0.0.1:{engine_port}"
+    command = (*CHECK[:3], "load", "--url", url, "--rate", "3", "--max-tokens", "500")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 def test_every_panel_shows_a_stack_under_load(runtime_dir: Path) -> None:
-    with stack(runtime_dir) as (_, running):
+    with stack(runtime_dir) as (_, running), answers_that_last(running.ports["engine"]):
         address = f"http://127.0.0.1:{running.ports['prometheus']}"
         command = [*CHECK, "--prometheus", address, "--wait", "90"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.stdout, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
         assert (done.returncode, found["faults"]) == (0, []), done.stdout
         shown = [panel for board in dashboards() for panel in board.panels if panel.kind is not Kind.TEXT]

@@ -129,8 +129,9 @@ class Day:
 
     def drain(self, process: subprocess.Popen[str]) -> None:
         """SIGTERM while a request is computed: it is finished, others are refused, and then nobody is there."""
-        # A reload leaves a new core, whose page the sidecar may not have yet; long answers last until it has.
-        inside = [self.ask(max_tokens=8000, ignore_eos=True) for _ in range(8)]
+        # A reload leaves a new core, whose page the sidecar may not have yet; long answers last until it has. All four
+        # fit into the KV cache, so that none waits for another's end.
+        inside = [self.ask(max_tokens=4000, ignore_eos=True) for _ in range(4)]
         self.reads(1, "requests_running")
         os.kill(process.pid, signal.SIGTERM)
         self.reads(1, "admission_gate", state="draining")

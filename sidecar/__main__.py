@@ -49,7 +49,13 @@ def start_sampler(settings: SidecarSettings) -> Sampler:
     """The sampler that the settings describe, not running yet."""
     directory = Path(settings.runtime_dir) if settings.runtime_dir else runtime_directory()
     probe = Probe(settings.probe) if settings.probe else None
-    return Sampler(parse_engine(settings.engine), directory, Path(settings.proc_root), probe=probe)
+    return Sampler(
+        parse_engine(settings.engine),
+        directory,
+        Path(settings.proc_root),
+        probe=probe,
+        keep_alive=settings.keep_alive or None,
+    )
 
 
 def start_server(settings: SidecarSettings, sampler: Sampler) -> MetricsServer:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sidecar.probe import parse_probe
 from sidecar.target import parse_engine
 from telemetry.settings import setting
+
+_LONGEST_KEEP_ALIVE: Final = 86400.0
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,12 @@ class SidecarSettings:
     listen: str = setting("address to serve /metrics, /healthz and /readyz on", "127.0.0.1:9177", "HOST:PORT")
     runtime_dir: str = setting("directory of the engine's pages (default: the same choice as the engine's)", "", "DIR")
     proc_root: str = setting("where the proc file system is", "/proc", "DIR")
+    keep_alive: float = setting(
+        "after how long an engine without pages closes an idle HTTP connection: one open for longer waits for the rest "
+        "of its answer (default: not known)",
+        0.0,
+        "SECONDS",
+    )
     probe: str = setting("ask this every second, for an engine without pages: http://HOST:PORT/PATH", "", "URL")
 
     def __post_init__(self) -> None:
@@ -25,6 +34,8 @@ class SidecarSettings:
         self.address()
         if self.probe:
             parse_probe(self.probe)
+        if not 0 <= self.keep_alive <= _LONGEST_KEEP_ALIVE:
+            raise ValueError(f"--keep-alive takes 0 to {_LONGEST_KEEP_ALIVE:.0f} seconds, not {self.keep_alive:g}")
         if not Path(self.proc_root).is_dir():
             raise ValueError(f"--proc-root {self.proc_root} is not a directory")
 

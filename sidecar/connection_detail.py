@@ -25,6 +25,7 @@ _NEEDS: Final = {
     "unanswered_oldest": "bytes_sent",
     "never_answered": "bytes_sent",
     "silent": "bytes_sent",
+    "overdue": "bytes_sent",
 }
 """Fact -> the TCP_INFO field without which it is not known."""
 
@@ -45,6 +46,7 @@ def detail_by_group(rows: ConnectionRows, busy: Column, groups: Column, fields: 
     found: Facts = {name: _sums(busy[name], groups, rows.groups) for name in _SUMS}
     found |= _round_trips(rows) | _delivery(busy, groups, rows.groups) | _unanswered(busy, groups, rows.groups)
     found["silent"] = [None if value == NEVER_SENT else value / 1000 for value in rows.silent.tolist()]
+    found["overdue"] = rows.overdue.tolist()
     return {name: values for name, values in found.items() if _NEEDS.get(name) in {None, *fields}}
 
 

@@ -16,6 +16,7 @@ from sidecar.connection_detail import COMPLETE, detail_by_group
 from sidecar.cookies import Increments, Since
 from sidecar.kernel.connection_rows import (
     DETAIL,
+    NEVER_SENT,
     PROBE_TIMER,
     ConnectionRows,
     own_info_fields,
@@ -27,6 +28,8 @@ from sidecar.roles import main_ports
 from sidecar.snapshot import ConnectionSample, EndSample, TcpDetail
 
 STUCK_SECONDS: Final = 5.0
+_CLOSING_SECONDS: Final = 1.5
+"""What an engine may take to close a connection that has been idle for long enough."""
 MESSAGE_ROLES: Final = ("input", "output")
 """Roles whose connections have both ends in the engine."""
 DIRECTIONS: Final = ("accepted", "connecting")
@@ -43,9 +46,15 @@ Busy = tuple[Column, Column]
 class Connections:
     """Scans the engine's connections and remembers single sockets by cookie from one scan to the next."""
 
-    def __init__(self, info_fields: frozenset[str] | None = None) -> None:
-        """``info_fields``: the TCP_INFO fields of the kernel, by default of this one."""
+    def __init__(self, info_fields: frozenset[str] | None = None, keep_alive: float | None = None) -> None:
+        """Know nothing yet.
+
+        Args:
+            info_fields: the TCP_INFO fields of the kernel, by default of this one.
+            keep_alive: seconds after which the engine closes an idle connection, where that is known.
+        """
         self._fields = own_info_fields() if info_fields is None else info_fields
+        self._idle_ms = NEVER_SENT if keep_alive is None else int((keep_alive + _CLOSING_SECONDS) * 1000)
         self._receive, self._send, self._close_wait = Since(), Since(), Since()
         self._increments = Increments(len(_COUNTERS))
         self._totals: dict[tuple[int, str], list[int]] = {}
@@ -67,7 +76,7 @@ class Connections:
             NetlinkError: a dump failed.
         """
         peer_ports = [port for port, role in ports.items() if role in MESSAGE_ROLES]
-        rows = read_rows(diag, list(ports), peer_ports, DETAIL if detailed else 0)
+        rows = read_rows(diag, list(ports), peer_ports, DETAIL if detailed else 0, self._idle_ms)
         return self.observe(rows, ports, now, detailed)
 
     def observe(

@@ -28,7 +28,7 @@ class PortFacts:
     unread: int
     """Accepted connections with bytes that the process has not read for five seconds."""
     unanswered: int
-    """Accepted connections with a request in and not one byte out, ever."""
+    """Accepted connections with a request in and not one byte out, ever, or cut off in the middle of an answer."""
     acts: int
     """Counts up whenever the process has accepted a connection or sent something."""
     outputs: int
@@ -147,7 +147,7 @@ class PortWatch:
 
     @property
     def _unanswered(self) -> int:
-        return (self._detail.never_answered or 0) if self._detail else 0
+        return _unanswered(self._detail) if self._detail else 0
 
     @property
     def _waiting(self) -> bool:
@@ -167,7 +167,7 @@ class PortWatch:
         return PortFacts(
             unaccepted=self._depth,
             unread=self._unread,
-            unanswered=detail.never_answered,
+            unanswered=_unanswered(detail),
             acts=self._acts,
             outputs=self._outputs,
             longest_pause=self._pause.longest,
@@ -182,3 +182,8 @@ class PortWatch:
             return None
         (began, first), (ended, last) = self._cpu[0], self._cpu[-1]
         return (last - first) / (ended - began) if ended > began else None
+
+
+def _unanswered(detail: TcpDetail) -> int:
+    """An engine closes an idle connection: one that stays open for longer, with nothing moving, is in an answer."""
+    return (detail.never_answered or 0) + (detail.overdue or 0)

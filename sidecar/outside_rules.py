@@ -48,7 +48,7 @@ def requests_unread(seen: Observation) -> Iterator[Suspicion]:
 
 
 def requests_unanswered(seen: Observation) -> Iterator[Suspicion]:
-    """Several connections brought a first request and got not one byte, and nothing is sent to anybody else either."""
+    """Several requests got not one byte, or no more of them, and nothing is sent to anybody else either."""
     outside, port = _hanging(seen)
     if outside is None or port is None or not port.outputs or port.unanswered < _WAITERS:
         return

@@ -68,6 +68,7 @@ class Sampler:
         diag: DiagSocket | None = None,
         read_links: ReadInterfaces = read_interfaces,
         probe: Probe | None = None,
+        keep_alive: float | None = None,
     ) -> None:
         self._spec = spec
         self._root = root
@@ -84,7 +85,7 @@ class Sampler:
         self._backlog = OutputBacklog()
         self._roles = Roles()
         self._rows: Any = None
-        self._tracked = Connections()
+        self._tracked = Connections(keep_alive=keep_alive)
         self._connections: tuple[ConnectionSample, ...] = ()
         self._scan = DetailInterval()
         self._attempts = Connects(root, self._visibility, self._clock.thread_cpu)

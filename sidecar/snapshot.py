@@ -128,6 +128,8 @@ class TcpDetail:
     """Accepted connections with data in and not one byte out, ever."""
     silent: float | None = None
     """Seconds since any of the connections that are there has sent something; None where none has."""
+    overdue: int | None = None
+    """Accepted connections where nothing moved for longer than the engine keeps an idle one; 0 if that is not told."""
     network_limited: int | None = None
     """Connections that wait for the network and not for the application."""
 

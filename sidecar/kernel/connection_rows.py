@@ -103,9 +103,11 @@ class ConnectionRows:
         rtt_max: the longest of them, same shape.
         silent: ms since the last of a group's connections has sent something, shape (groups,); ``NEVER_SENT`` where
             none of those that are there has.
+        overdue: established connections that a process holds, that have sent something and that brought and sent
+            nothing for ``idle_ms`` since, shape (groups,).
     """
 
-    def __init__(self, ports: Sequence[int], peer_ports: Sequence[int] = ()) -> None:
+    def __init__(self, ports: Sequence[int], peer_ports: Sequence[int] = (), idle_ms: int = NEVER_SENT) -> None:
         """Make an empty table; ``peer_ports`` are those of ``ports`` whose connecting ends count too."""
         self.ports = tuple(ports)
         self.groups = 2 * len(ports)
@@ -114,6 +116,8 @@ class ConnectionRows:
         self._receive, self._send, self._rtt = (np.zeros(shape) for _ in range(3))
         self._rtt_max = np.zeros(shape, np.uint32)
         self._silent = np.full(self.groups + 1, NEVER_SENT, np.uint32)
+        self._overdue = np.zeros(self.groups + 1, np.int64)
+        self._idle_ms = idle_ms
         self._group_of_port = _groups(self.ports, self.ports, 1)
         self._group_of_peer = _groups(self.ports, tuple(peer_ports), 1 + len(ports)) if peer_ports else None
         self._busy: list[Column] = []
@@ -149,6 +153,11 @@ class ConnectionRows:
         """See the class."""
         return self._silent[1:]
 
+    @property
+    def overdue(self) -> Column:
+        """See the class."""
+        return self._overdue[1:]
+
     def busy(self) -> tuple[Column, Column]:
         """Rows with something going on, as ``BUSY`` records, and the group of each; fields not seen are 0."""
         if not self._busy:
@@ -169,8 +178,7 @@ class ConnectionRows:
             self._rtt += np.bincount(places, rtt, self._rtt.size).reshape(self._rtt.shape)
             np.maximum.at(self._rtt_max.reshape(-1), places, rtt)
         if info[1] >= _INFO_ENDS["bytes_sent"]:
-            sent = np.flatnonzero(run.column("u8", info[0] + 200))
-            np.minimum.at(self._silent, group[sent], run.column("u4", info[0] + 44)[sent])
+            self._note_sent(run, group, state, info[0])
         picked = np.flatnonzero(_is_busy(run, state) & (group != 0))
         if len(picked):
             self._busy.append(_copy(run, picked))
@@ -184,8 +192,19 @@ class ConnectionRows:
         self._rtt += other._rtt
         np.maximum(self._rtt_max, other._rtt_max, out=self._rtt_max)
         np.minimum(self._silent, other._silent, out=self._silent)
+        self._overdue += other._overdue
         self._busy += other._busy
         self._busy_groups += other._busy_groups
+
+    def _note_sent(self, run: Run, group: Column, state: Column, start: int) -> None:
+        sent = np.flatnonzero(run.column("u8", start + 200))
+        last_sent = run.column("u4", start + 44)[sent]
+        np.minimum.at(self._silent, group[sent], last_sent)
+        if self._idle_ms < NEVER_SENT:
+            last_received = run.column("u4", start + 52)[sent]
+            late = (np.minimum(last_sent, last_received) > self._idle_ms) & (state[sent] == TcpState.ESTABLISHED)
+            late &= run.column("u4", 84)[sent] != 0
+            self._overdue += np.bincount(group[sent][late], minlength=len(self._overdue))
 
     def _count(self, run: Run, group: Column, state: Column) -> Column:
         key = group.astype(np.uint32)
@@ -203,7 +222,11 @@ class ConnectionRows:
 
 
 def read_rows(
-    diag: DiagSocket, ports: Sequence[int], peer_ports: Sequence[int] = (), extensions: int = 0
+    diag: DiagSocket,
+    ports: Sequence[int],
+    peer_ports: Sequence[int] = (),
+    extensions: int = 0,
+    idle_ms: int = NEVER_SENT,
 ) -> ConnectionRows:
     """Connections of these local ports.
 
@@ -212,16 +235,21 @@ def read_rows(
         ports: local ports.
         peer_ports: those of them whose connecting ends, where they are on this host, count too.
         extensions: ``DETAIL``, or 0 for states and queues only.
+        idle_ms: how long nothing moves on a connection before it counts as ``overdue``.
 
     Raises:
         NetlinkError: a dump failed.
     """
     if not ports:
         return ConnectionRows(ports)
+
+    def empty() -> ConnectionRows:
+        return ConnectionRows(ports, peer_ports, idle_ms)
+
     parts = []
     for states, asked in ((LONG_ROWS, extensions), (SHORT_ROWS, 0)):
         request = tcp_request(states, asked, ports, peer_ports)
-        parts.append(diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, lambda: ConnectionRows(ports, peer_ports)))
+        parts.append(diag.dump(TCPDIAG_GETSOCK, request, BODY_BYTES, empty))
     parts[0].merge(parts[1])
     return parts[0]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+KEEP_ALIVE = 60
 _never = asyncio.Event()
 
 
@@ -31,7 +32,8 @@ def spin() -> None:
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """An event loop: ``/poll`` answers after a while, ``/events`` streams, ``/lost`` waits for ever beside others."""
+    """An event loop: ``/poll`` answers after a while, ``/events`` streams, ``/lost`` waits for ever beside
+    others, ``/cut`` does so in the middle of its answer."""
     if scope["type"] != "http":
         return
     path = scope["path"]
@@ -47,13 +49,16 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     for number in range(11 if path == "/events" else 0):
         await send({"type": "http.response.body", "body": b"data: %d\n\n" % number, "more_body": True})
         await asyncio.sleep(1)
+    if path == "/cut":
+        await send({"type": "http.response.body", "body": b"data: 0\n\n", "more_body": True})
+        await _never.wait()
     await send({"type": "http.response.body", "body": b"ok"})
 
 
 def main(kind: str, port: int) -> None:
     if kind == "http.server":
         HTTPServer(("127.0.0.1", port), Handler).serve_forever()
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_keep_alive=60, lifespan="off")
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_keep_alive=KEEP_ALIVE, lifespan="off")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import pytest
 
 from sidecar.probe import Probe
 from tests.conftest import eventually, free_port, running
+from tests.integration.plain_server import KEEP_ALIVE
 from tests.integration.watcher import Watcher
 
 pytestmark = pytest.mark.long
@@ -167,3 +168,17 @@ def test_requests_that_are_read_and_never_answered_are_named(runtime_dir: Path) 
             plain.send("/lost")
         found = is_named(watcher, UNRESPONSIVE, 180)
         assert (found["confidence"], found["unanswered"]) == (0.3, 3)
+
+
+def test_answers_that_were_cut_off_are_named_where_the_keep_alive_is_known(runtime_dir: Path) -> None:
+    """A first part came and the rest never does: only an engine's own keep-alive tells that from an idle connection."""
+    with server("uvicorn") as plain, Watcher(plain.port, runtime_dir, pages=0, keep_alive=KEEP_ALIVE) as watcher:
+        with httpx.Client(base_url=f"http://127.0.0.1:{plain.port}") as kept:
+            eventually("an answer to be seen", lambda: kept.get("/").text == "ok" and outputs(watcher))
+        with contextlib.ExitStack() as idle:
+            for _ in range(2):
+                client = idle.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{plain.port}"))
+                assert client.get("/").text == "ok"
+                plain.send("/cut")
+            found = is_named(watcher, UNRESPONSIVE, 240)
+        assert (found["confidence"], found["unanswered"]) == (0.3, 2), "the server closed the idle ones itself"

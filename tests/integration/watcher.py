@@ -23,8 +23,15 @@ _POLL_SECONDS = 0.03
 class Watcher:
     """A sampler on a thread of its own, and every fault it has found so far."""
 
-    def __init__(self, port: int, runtime_dir: Path, pages: int = 2, probe: Probe | None = None) -> None:
-        self.sampler = Sampler(parse_engine(f"chat=port:{port}"), runtime_dir, probe=probe)
+    def __init__(
+        self,
+        port: int,
+        runtime_dir: Path,
+        pages: int = 2,
+        probe: Probe | None = None,
+        keep_alive: float | None = None,
+    ) -> None:
+        self.sampler = Sampler(parse_engine(f"chat=port:{port}"), runtime_dir, probe=probe, keep_alive=keep_alive)
         self.sampler._gaps = deque()  # of all the time, not of the last minute
         self._pages = pages
         self._stop = threading.Event()

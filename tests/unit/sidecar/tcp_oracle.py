@@ -13,6 +13,7 @@ from tests.unit.sidecar.oracle import HEADER, INET, SKMEMINFO, InetSocket, inet_
 
 INFO = 2
 ESTABLISHED, CLOSE_WAIT = 1, 8
+NEVER_SENT = 2**32 - 1
 STATES = {
     1: "established",
     2: "syn_sent",
@@ -115,7 +116,11 @@ def _read_info(payload: bytes) -> dict[str, int]:
 
 
 def summary(
-    sockets: Sequence[TcpSocket], port: int, roles: Mapping[int, str], fields: Mapping[str, int]
+    sockets: Sequence[TcpSocket],
+    port: int,
+    roles: Mapping[int, str],
+    fields: Mapping[str, int],
+    idle_ms: int = NEVER_SENT,
 ) -> dict[str, Any]:
     """The ``ConnectionSample`` of a first scan, as a dict; ``fields`` are those that the kernel's tcp_info has."""
     role = roles[port]
@@ -135,7 +140,7 @@ def summary(
         "close_wait_owned": sum(one.base.state == CLOSE_WAIT and one.base.inode != 0 for one in accepted),
         "close_wait_oldest": 0.0,
         "limit": None,
-        "ends": {name: _end(part, fields) for name, part in ends.items()},
+        "ends": {name: _end(part, fields, idle_ms) for name, part in ends.items()},
     }
 
 
@@ -144,7 +149,7 @@ def _states(sockets: Sequence[TcpSocket]) -> dict[str, int]:
     return {name: counts[number] for number, name in STATES.items()}
 
 
-def _end(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str, Any]:
+def _end(sockets: Sequence[TcpSocket], fields: Mapping[str, int], idle_ms: int) -> dict[str, Any]:
     owned = [one for one in sockets if one.base.inode]
     return {
         "states": _states(sockets),
@@ -153,7 +158,7 @@ def _end(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str, A
         "receive_stuck": 0,
         "send_stuck": 0,
         "zero_window": sum(_window_is_closed(one) for one in owned),
-        "detail": _detail(sockets, fields),
+        "detail": _detail(sockets, fields, idle_ms),
     }
 
 
@@ -162,7 +167,7 @@ def _window_is_closed(one: TcpSocket) -> bool:
     return one.timer == 4 or (known.get("snd_wnd", 1) == 0 and known["notsent_bytes"] > 0)
 
 
-def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str, Any]:
+def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int], idle_ms: int) -> dict[str, Any]:
     known = [one for one in sockets if one.info is not None]
     established = [one for one in sockets if one.base.state == ESTABLISHED]
     rtts = [one.info["rtt"] for one in established if one.info is not None]
@@ -177,6 +182,7 @@ def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str
     never = sum(one.info["bytes_sent"] == 0 for one in answerable if one.info)
     sent = [one.info["last_data_sent"] for one in known if one.info and one.info.get("bytes_sent")]
     rates = [one.info["delivery_rate"] for one in held if one.info and _is_held_back(one.info)]
+    overdue = sum(_is_overdue(one, one.info, idle_ms) for one in established if one.base.inode and one.info)
     found: dict[str, tuple[str, Any]] = {
         "retransmits": ("total_retrans", lambda: total("total_retrans")),
         "receiver_limited": ("rwnd_limited", lambda: total("rwnd_limited") / 1e6),
@@ -189,7 +195,8 @@ def _detail(sockets: Sequence[TcpSocket], fields: Mapping[str, int]) -> dict[str
         "unanswered": ("bytes_sent", lambda: len(waiting)),
         "unanswered_oldest": ("bytes_sent", lambda: max(waiting, default=0) / 1000),
         "never_answered": ("bytes_sent", lambda: never),
-        "silent": ("bytes_sent", lambda: min(sent) / 1000 if min(sent, default=2**32 - 1) < 2**32 - 1 else None),
+        "silent": ("bytes_sent", lambda: min(sent) / 1000 if min(sent, default=NEVER_SENT) < NEVER_SENT else None),
+        "overdue": ("bytes_sent", lambda: overdue),
     }
     return {
         "receive_memory": sum(one.memory[0] for one in held if one.memory),
@@ -204,6 +211,12 @@ def _is_unanswered(one: TcpSocket, known: Mapping[str, int]) -> bool:
     if one.base.state != ESTABLISHED or "bytes_sent" not in known or not known["bytes_received"]:
         return False
     return known["bytes_sent"] == 0 or known["last_data_recv"] < known["last_data_sent"]
+
+
+def _is_overdue(one: TcpSocket, known: Mapping[str, int], idle_ms: int) -> bool:
+    if idle_ms == NEVER_SENT or not known.get("bytes_sent"):
+        return False
+    return known["last_data_sent"] > idle_ms and known["last_data_recv"] > idle_ms
 
 
 def _is_held_back(known: Mapping[str, int]) -> bool:

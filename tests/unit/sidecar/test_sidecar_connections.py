@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sidecar.connections import Connections
 from sidecar.cookies import Increments, Since
-from sidecar.kernel.connection_rows import ConnectionRows, info_fields, own_info_fields, read_rows
+from sidecar.kernel.connection_rows import NEVER_SENT, ConnectionRows, info_fields, own_info_fields, read_rows
 from sidecar.kernel.inet_diag import BODY_BYTES
 from sidecar.kernel.netlink import DiagSocket, NetlinkError, split_messages
 from sidecar.snapshot import ConnectionSample, EndSample, TcpDetail
@@ -64,9 +64,13 @@ def sockets(size: int) -> st.SearchStrategy[list[TcpSocket]]:
 
 
 def scan(
-    connections: Connections, found: Sequence[TcpSocket], now: float = 0.0, detailed: bool = True
+    connections: Connections,
+    found: Sequence[TcpSocket],
+    now: float = 0.0,
+    detailed: bool = True,
+    idle_ms: int = NEVER_SENT,
 ) -> dict[int, ConnectionSample]:
-    rows = ConnectionRows(list(PORTS), [5555])
+    rows = ConnectionRows(list(PORTS), [5555], idle_ms)
     data = b"".join(map(tcp_message, found)) + done()
     for run in split_messages(memoryview(data), BODY_BYTES).runs:
         rows.add(run)
@@ -87,14 +91,17 @@ def assert_equal(found: Any, expected: Any, place: str = "") -> None:
 # --- one scan of anything
 
 
-@given(st.sampled_from(SIZES).flatmap(lambda size: st.tuples(st.just(size), sockets(size))))
-def test_a_scan_equals_the_oracle(case: tuple[int, list[TcpSocket]]) -> None:
+@given(
+    st.sampled_from(SIZES).flatmap(lambda size: st.tuples(st.just(size), sockets(size))),
+    st.sampled_from([0, 1000, 2**31, NEVER_SENT]),
+)
+def test_a_scan_equals_the_oracle(case: tuple[int, list[TcpSocket]], idle_ms: int) -> None:
     size, found = case
     known = {name: end for name, end in INFO_ENDS.items() if end <= size}
-    seen = scan(Connections(info_fields(size)), found)
+    seen = scan(Connections(info_fields(size)), found, idle_ms=idle_ms)
     read_back = list(read_tcp(b"".join(map(tcp_message, found)) + done()))
     for port in PORTS:
-        assert_equal(dataclasses.asdict(seen[port]), summary(read_back, port, PORTS, known))
+        assert_equal(dataclasses.asdict(seen[port]), summary(read_back, port, PORTS, known, idle_ms))
 
 
 @given(sockets(240), st.lists(st.booleans(), min_size=12, max_size=12))
@@ -147,6 +154,13 @@ def detail_of(sample: ConnectionSample, direction: str = "accepted") -> TcpDetai
     detail = sample.ends[direction].detail
     assert detail is not None
     return detail
+
+
+def test_how_long_an_idle_connection_may_stay_is_told_and_not_guessed() -> None:
+    quiet = [one(number, bytes_sent=9, bytes_received=9, last_data_sent=7000, last_data_recv=8000) for number in (1, 2)]
+    for idle_ms, overdue in ((6500, 2), (7500, 0), (NEVER_SENT, 0)):
+        sample = scan(Connections(info_fields(240)), quiet, idle_ms=idle_ms)[8000]
+        assert detail_of(sample).overdue == overdue
 
 
 # --- from scan to scan

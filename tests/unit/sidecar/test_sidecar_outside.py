@@ -164,9 +164,9 @@ def test_an_observer_that_looks_too_seldom_says_nothing(outside: OutsideFacts, p
 
 
 def scan(
-    silent: float | None, established: int = 1, time_wait: int = 0, never: int = 0, stuck: int = 0
+    silent: float | None, established: int = 1, time_wait: int = 0, never: int = 0, stuck: int = 0, overdue: int = 0
 ) -> ConnectionSample:
-    detail = TcpDetail(0, 0, unanswered=never, never_answered=never, silent=silent)
+    detail = TcpDetail(0, 0, unanswered=never, never_answered=never, silent=silent, overdue=overdue)
     states = {"established": established, "close_wait": 0, "time_wait": time_wait}
     end = EndSample(states, 0, 0, stuck, 0, 0, detail)
     return ConnectionSample(80, "http", states, 0, 0, 0, ends={"accepted": end})
@@ -225,6 +225,12 @@ def test_the_longest_silence_is_learned_from_waits_that_ended() -> None:
     assert facts(port).longest_silence == 0.0, "it has not ended yet"
     port.note_scan(scan(0.0), 1.0, 1.0, 130.0)
     assert facts(port).longest_silence == 30.0
+
+
+def test_an_answer_that_was_cut_off_waits_like_one_that_never_came() -> None:
+    port = PortWatch()
+    port.note_scan(scan(9.0, established=3, never=1, overdue=2), 1.0, 1.0, 100.0)
+    assert facts(port).unanswered == 3
 
 
 def test_nothing_is_known_without_tcp_info() -> None:

@@ -10,22 +10,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from enginescope import toolchain
 from enginescope.isolation import prefix
-from enginescope.pages import Page, format_page
-from enginescope.probe import ProbeError, get, post, query, samples, total
+from enginescope.pages import format_page
+from enginescope.probe import ProbeError
 from enginescope.services import HOST, Part, Plan, Ports, own_sink, parts, service
 from enginescope.stack import FAULTS, MARKER, TRAFFIC, Stack, StackError, hold_file
+from enginescope.status import Traffic, count_series, count_spans, new_pages, status_line
 from enginescope.supervisor import Service, Supervisor
 from telemetry.scoreboard import runtime_directory
 from telemetry.stages import STAGES
@@ -58,31 +58,6 @@ class Options:
     """Where the other end of this process's own network namespace is; empty when it shares the host's."""
     faults: bool = False
     """Whether drills may trigger faults inside the engine."""
-
-
-@dataclass
-class Traffic:
-    """What the built-in traffic has done."""
-
-    sent: int = 0
-    trace_ids: list[str] = field(default_factory=list)
-    """Of the requests that went well."""
-    last_error: str = ""
-    answer: str = ""
-
-    def take(self, line: str) -> None:
-        """One line of the load generator: a Result as JSON."""
-        try:
-            result = json.loads(line)
-        except ValueError:
-            self.last_error = line
-            return
-        self.sent += 1
-        if result["ok"]:
-            self.trace_ids.append(result["trace_id"])
-            self.answer = result["text"]
-        else:
-            self.last_error = result["error"] or f"HTTP {result['status']}: {result['text'][:200]}"
 
 
 class Session:
@@ -240,10 +215,10 @@ class Session:
                 self._pause_traffic()
                 self._show_pages()
                 if interactive:
-                    live.update(Text(self._status_line()), refresh=True)
+                    live.update(Text(status_line(self._plan.ports, self._pages)), refresh=True)
                 elif time.monotonic() - shown > 10:
                     shown = time.monotonic()
-                    self._say(self._status_line())
+                    self._say(status_line(self._plan.ports, self._pages))
 
     def _pause_traffic(self) -> None:
         """Stop the traffic while somebody holds it."""
@@ -273,37 +248,10 @@ class Session:
         )
 
     def _show_pages(self) -> None:
-        for page in self._new_pages():
+        for page in new_pages(self._plan.ports, self._next_page):
             self._next_page = page.id
             self._pages += page.status == "firing"
             self._say(format_page(page))
-
-    def _new_pages(self) -> list[Page]:
-        try:
-            raw = get(self._plan.ports.page_receiver, f"/pages?since={self._next_page}", timeout=1.0)
-        except ProbeError:
-            return []
-        return msgspec.json.decode(raw, type=list[Page])
-
-    def _status_line(self) -> str:
-        try:
-            found = samples(self._plan.ports.sidecar)
-        except ProbeError as error:
-            return f"sidecar: {error}"
-        port = str(self._plan.ports.engine)
-
-        def value(name: str, **labels: str) -> str:
-            number = total(found, f"enginescope_{name}", **labels)
-            return "?" if number is None else f"{number:.0f}"
-
-        depth, limit = value("listener_accept_queue_depth", port=port), value("listener_accept_queue_limit", port=port)
-        return (
-            f"engine {'up' if value('engine_up') == '1' else 'DOWN'} | "
-            f"requests ok {value('requests_total', outcome='ok')} in flight {value('requests_inflight')} | "
-            f"running {value('requests_running')} waiting {value('requests_waiting')} | "
-            f"accept queue {depth}/{limit} drops {value('listener_drops_total', port=port)} | "
-            f"connections {value('connections', port=port, state='established')} | pages {self._pages}"
-        )
 
     def _finish(self) -> None:
         """Let open requests end and their spans arrive, then say what happened."""
@@ -336,28 +284,27 @@ class Session:
             self._supervisor.poll(0.2)
 
     def _count_spans(self) -> dict[str, int] | None:
-        """Spans of the traffic's traces as the OTLP endpoint has them; None when that is somebody else's."""
+        """Spans of the traffic's traces, once all have come; None when the endpoint is somebody else's."""
         if not own_sink():
             return None
-        wanted = {"trace_ids": self._traffic.trace_ids}
-        counts: dict[str, Any] = {}
+        ports, wanted = self._plan.ports, self._traffic.trace_ids
+        counts = {stage.span_name: 0 for stage in STAGES}
 
         def all_there() -> bool:
-            counts.update(post(self._plan.ports.otlp, "/api/counts", wanted))
-            return all(counts.get(stage.span_name, 0) >= len(self._traffic.trace_ids) for stage in STAGES)
+            counts.update(count_spans(ports, wanted))
+            return min(counts.values()) >= len(wanted)
 
         try:
             self._until(all_there)
         except ProbeError as error:
             self._say(f"cannot count spans: {error}")
-        return {stage.span_name: counts.get(stage.span_name, 0) for stage in STAGES}
+        return counts
 
     def _count_series(self) -> int:
         if not self._plan.paging:
             return 0
-        expression = f'count(%7B__name__=~"enginescope_.%2B",engine="{self._plan.engine}"%7D)'
         try:
-            return int(query(self._plan.ports.prometheus, expression) or 0)
+            return count_series(self._plan.ports, self._plan.engine)
         except ProbeError as error:
             self._say(f"cannot count series: {error}")
             return 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.outside import OutsideFacts
+from telemetry.layout import core_index
 from telemetry.stages import Phase
 
 OWN_GAP_SECONDS: Final = 0.6
@@ -172,7 +173,7 @@ def output_queue_stuck(seen: Observation) -> Iterator[Suspicion]:
     api = _only(seen.of_role("api"))
     for core in seen.of_role("core"):
         queued, sent = core.values.get("output_messages_queued"), core.values.get("output_messages_sent")
-        received = api.values.get(f"core_{_index(core)}_output_received") if api else None
+        received = api.values.get(f"core_{core_index(core.name)}_output_received") if api else None
         if not core.running or queued is None or sent is None or received is None:
             continue
         if queued > sent and received >= sent:
@@ -190,7 +191,7 @@ def output_not_received(seen: Observation) -> Iterator[Suspicion]:
         return
     for core in seen.of_role("core"):
         sent = core.values.get("output_messages_sent")
-        received = api.values.get(f"core_{_index(core)}_output_received")
+        received = api.values.get(f"core_{core_index(core.name)}_output_received")
         if core.running and sent is not None and received is not None and sent > received:
             token = (api.identity, core.identity, received)
             yield Suspicion("output_thread_stuck", api.name, token, _STUCK_SECONDS, {"unreceived": sent - received})
@@ -216,7 +217,7 @@ def _input_gap(seen: Observation, core: ProcessFacts) -> int:
     if core.values.get("phase", Phase.STARTING) == Phase.STARTING:
         return 0
     api = _only(seen.of_role("api"))
-    sent = api.values.get(f"core_{_index(core)}_input_sent") if api and not api.frozen else None
+    sent = api.values.get(f"core_{core_index(core.name)}_input_sent") if api and not api.frozen else None
     decoded = core.values.get("input_messages_decoded")
     return 0 if sent is None or decoded is None else sent - decoded
 
@@ -224,12 +225,6 @@ def _input_gap(seen: Observation, core: ProcessFacts) -> int:
 def _only(processes: Iterator[ProcessFacts]) -> ProcessFacts | None:
     found = list(processes)
     return found[0] if len(found) == 1 else None
-
-
-def _index(core: ProcessFacts) -> int:
-    """``core`` is the first, ``core-3`` the fourth."""
-    digits = core.name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else 0
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -18,7 +18,7 @@ from sidecar.page_metrics import (
 from sidecar.snapshot import PageSample, Snapshot
 from telemetry import catalog
 from telemetry.catalog import Metric
-from telemetry.layout import API, CORE, EXPORTER, MAX_CORES
+from telemetry.layout import API, CORE, EXPORTER, core_index
 from telemetry.stages import Phase
 
 Labels = tuple[str, ...]
@@ -115,12 +115,6 @@ def _input_gap(api: Mapping[str, int], core: PageSample) -> int | None:
     if sent is None or decoded is None or core.values.get("phase", Phase.STARTING) == Phase.STARTING:
         return None
     return max(sent - decoded - core.values.get("input_messages_rejected", 0), 0)
-
-
-def core_index(name: str) -> int:
-    """``core`` is the first, ``core-3`` the fourth."""
-    digits = name.rpartition("-")[2]
-    return min(int(digits), MAX_CORES) if digits.isdecimal() else 0
 
 
 def _states(live: list[PageSample]) -> Iterator[tuple[Metric, Values]]:

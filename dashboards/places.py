@@ -60,6 +60,7 @@ _PANELS: Final = {
     "worker_stalled": 203,
     "input_thread_stuck": 204,
     "output_thread_stuck": 204,
+    "engine_unresponsive": 204,
     "output_queue_backlog": 212,
     "serialization_slow": 214,
     "event_loop_blocked": 216,

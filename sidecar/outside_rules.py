@@ -27,6 +27,7 @@ _COMPUTES: Final = 1.5
 """A process that uses more cores than this computes; one that hangs uses none, or spins on one."""
 _PROBE_FAILURES: Final = 2
 _PROBE_SECONDS: Final = 0.5
+_GONE: Final = ("dead", "exited")
 
 
 def process_frozen(seen: Observation) -> Iterator[Suspicion]:
@@ -67,7 +68,8 @@ def probe_unanswered(seen: Observation) -> Iterator[Suspicion]:
 
 
 def _outside(seen: Observation) -> OutsideFacts | None:
-    return None if seen.processes else seen.outside
+    paged = any(process.liveness not in _GONE for process in seen.processes)
+    return None if paged else seen.outside
 
 
 def _hanging(seen: Observation) -> tuple[OutsideFacts | None, PortFacts | None]:

@@ -205,6 +205,11 @@ class PageTracker:
         """Those of them whose owner lives, or may live out of sight."""
         return (page for page in self.current(role) if _may_live(page))
 
+    @property
+    def in_use(self) -> bool:
+        """Whether any process has a page; those that an engine left behind say nothing of the next one."""
+        return any(map(_may_live, self.pages.values()))
+
     def owners(self) -> dict[int, str]:
         """Pid of every live owner that is visible here -> its role."""
         return {page.pid: page.header.role for page in self.pages.values() if page.pid and _may_live(page)}

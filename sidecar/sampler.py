@@ -246,8 +246,7 @@ class Sampler:
         return self._owners.holders(inodes, parents)
 
     def _note_processes(self) -> None:
-        paged = bool(self._pages.pages)
-        self._outside.note_processes(self._processes.samples, self._holders(self._spec.port), paged)
+        self._outside.note_processes(self._processes.samples, self._holders(self._spec.port), self._pages.in_use)
 
     def _collect_connects(self) -> ConnectsSample:
         opens, now = self._netns.get("ActiveOpens"), self._clock.monotonic()

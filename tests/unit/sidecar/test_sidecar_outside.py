@@ -153,6 +153,11 @@ def test_pages_tell_more(outside: OutsideFacts) -> None:
     )
 
 
+@pytest.mark.parametrize("liveness", ["exited", "dead"])
+def test_pages_that_an_engine_left_behind_say_nothing_of_the_next_one(liveness: str) -> None:
+    assert watch(10, at_port(unaccepted=1), (replace(PAGE, liveness=liveness),)) >= UNRESPONSIVE
+
+
 @given(engines, st.floats(OWN_GAP_SECONDS + 0.01, 1e5))
 def test_an_observer_that_looks_too_seldom_says_nothing(outside: OutsideFacts, pause: float) -> None:
     judge = Judge(OUTSIDE_RULES)

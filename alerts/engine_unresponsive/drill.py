@@ -46,17 +46,18 @@ Server(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 def inject(stack: Stack) -> Iterator[int]:
     """Block it; on exit give the engine its place back and wait until that serves."""
     port = stack.ports["engine"]
-    with stack.held(TRAFFIC), stack.held("engine"), ExitStack() as clients:
-        signal_group(stack, "engine", signal.SIGTERM)
-        wait_until(lambda: not _listens(port), "the engine did not end")
-        with _server(port):
+    with stack.held(TRAFFIC):
+        with stack.held("engine"), ExitStack() as clients:
+            signal_group(stack, "engine", signal.SIGTERM)
+            wait_until(lambda: not _listens(port), "the engine did not end")
+            clients.enter_context(_server(port))
             wait_until(lambda: is_ready(port, "/") and _is_known(stack), "the sidecar did not see the other server")
             stamp = time.time_ns()
             clients.enter_context(socket.create_connection(("127.0.0.1", port)))
             for _ in range(_CLIENTS):
                 clients.enter_context(send_request(port, SHORT))
             yield stamp
-    wait_healthy(stack)
+        wait_healthy(stack)
 
 
 def evidence(stack: Stack) -> bool:

@@ -88,11 +88,11 @@ def test_time_scale_multiplies_every_duration(root: Path) -> None:
     assert "[6000ms]" in alert["annotations"]["summary"]
 
 
-def test_time_scale_leaves_windows_of_four_scrapes(root: Path) -> None:
+def test_time_scale_leaves_windows_of_four_scrapes_and_waits_of_three(root: Path) -> None:
     built = yaml.safe_load(build.build(catalogue.alerts(root), time_scale=0.001))
     record, alert = built["groups"][0]["rules"]
     assert "[4000ms]" in record["expr"]
-    assert (alert["for"], alert["keep_firing_for"]) == ("1000ms", "1000ms")
+    assert (alert["for"], alert["keep_firing_for"]) == ("3000ms", "1000ms")
 
 
 def test_an_alert_may_come_in_several_severities_the_first_of_which_counts(root: Path) -> None:

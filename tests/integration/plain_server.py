@@ -1,4 +1,4 @@
-"""Servers that know nothing of enginescope: ``python -m tests.integration.plain_server KIND PORT``."""
+"""Servers that know nothing of enginescope: ``python -m tests.integration.plain_server KIND PORT KEEP_ALIVE``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import uvicorn
 
-KEEP_ALIVE = 60
 _never = asyncio.Event()
 
 
@@ -55,11 +54,11 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def main(kind: str, port: int) -> None:
+def main(kind: str, port: int, keep_alive: int) -> None:
     if kind == "http.server":
         HTTPServer(("127.0.0.1", port), Handler).serve_forever()
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_keep_alive=KEEP_ALIVE, lifespan="off")
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_keep_alive=keep_alive, lifespan="off")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

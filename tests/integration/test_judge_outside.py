@@ -18,7 +18,6 @@ import pytest
 
 from sidecar.probe import Probe
 from tests.conftest import eventually, free_port, running
-from tests.integration.plain_server import KEEP_ALIVE
 from tests.integration.watcher import Watcher
 
 pytestmark = pytest.mark.long
@@ -44,9 +43,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(kind: str) -> Iterator[Server]:
+def server(kind: str, keep_alive: int = 60) -> Iterator[Server]:
     port = free_port()
-    with running(sys.executable, "-m", "tests.integration.plain_server", kind, str(port)) as process:
+    with running(sys.executable, "-m", "tests.integration.plain_server", kind, str(port), str(keep_alive)) as process:
         started = Server(port, process.pid)
         eventually("the server", lambda: answers(started))
         try:
@@ -172,7 +171,7 @@ def test_requests_that_are_read_and_never_answered_are_named(runtime_dir: Path) 
 
 def test_answers_that_were_cut_off_are_named_where_the_keep_alive_is_known(runtime_dir: Path) -> None:
     """A first part came and the rest never does: only an engine's own keep-alive tells that from an idle connection."""
-    with server("uvicorn") as plain, Watcher(plain.port, runtime_dir, pages=0, keep_alive=KEEP_ALIVE) as watcher:
+    with server("uvicorn", 5) as plain, Watcher(plain.port, runtime_dir, pages=0, keep_alive=5) as watcher:
         with httpx.Client(base_url=f"http://127.0.0.1:{plain.port}") as kept:
             eventually("an answer to be seen", lambda: kept.get("/").text == "ok" and outputs(watcher))
         with contextlib.ExitStack() as idle:

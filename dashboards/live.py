@@ -23,6 +23,8 @@ from enginescope.trace import TraceError, read_records
 
 _WINDOW: Final = 120.0
 """Seconds before now in which values must change."""
+_POINTS: Final = 120
+"""As many as there are scrapes at most: what lasts for one of them is seen."""
 _EXEMPLAR_WINDOW: Final = 600.0
 _EXEMPLARS_EACH: Final = 3
 _POLL: Final = 2.0
@@ -82,7 +84,7 @@ def check(found: Iterable[Dashboard], server: Server, known: Known, wait: float 
 
 def _look(uid: str, panel: Panel, server: Server, known: Known) -> Finding:
     asked = [query for query in panel.queries if not query.jaeger]
-    answers = [server.lines(query.expression, _WINDOW) for query in asked]
+    answers = [server.lines(query.expression, _WINDOW, points=_POINTS) for query in asked]
     verdict, why = _numbers(panel, asked, answers)
     if verdict.failed or not any(answers):
         return Finding(uid, panel, verdict, why)

@@ -22,6 +22,8 @@ QUESTIONS: Final = (
     "Say hello in Spanish.",
 )
 _TIMEOUT_SECONDS: Final = 120
+_PACE: Final = (0.5, 1.5)
+"""The shortest and the longest time to the next request, in mean times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _piece(response: dict[str, Any]) -> str:
 
 
 class Generator:
-    """Sends requests at a steady rate, whatever their answers take, until its time is over or ``stop``.
+    """Sends requests at a rate, whatever their answers take, until its time is over or ``stop``.
 
     At most ``workers`` are open at once: when the engine is slower than that, the rate drops.
     """
@@ -115,7 +117,8 @@ class Generator:
         end = time.monotonic() + (self._seconds or float("inf"))
         for number in itertools.count():
             self._jobs.put(number)
-            if self._stopping.wait(1 / self._rate) or time.monotonic() >= end:
+            # Not in step with whoever looks once a second, who would else see the same moment of every request.
+            if self._stopping.wait(random.uniform(*_PACE) / self._rate) or time.monotonic() >= end:
                 break
         for _ in self._workers:
             self._jobs.put(None)

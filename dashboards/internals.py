@@ -144,13 +144,15 @@ def _between() -> tuple[Panel, ...]:
         ),
         Panel(
             id=212,
-            title="Outputs that nobody received",
-            says="Output messages that the core sent and the API process has not received, and for how long none was. "
+            title="Messages that nobody receives",
+            says="Messages that one process sent and the other has not received, and for how long it received none. "
             "ZMQ holds them in user memory, where no kernel queue shows them.",
             unit="short",
             queries=(
-                Query(total(series(catalog.OUTPUT_UNRECEIVED)), "messages"),
-                Query(highest(series(catalog.OUTPUT_UNRECEIVED_AGE)), "age", unit="s"),
+                Query(total(series(catalog.OUTPUT_UNRECEIVED)), "outputs"),
+                Query(highest(series(catalog.OUTPUT_UNRECEIVED_AGE)), "outputs: age", unit="s"),
+                Query(total(series(catalog.INPUT_UNRECEIVED)), "inputs"),
+                Query(highest(series(catalog.INPUT_UNRECEIVED_AGE)), "inputs: age", unit="s"),
             ),
             steady=HEALTHY_COUNT,
             width=12,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator
 
 from sidecar.page_metrics import (
     AGES,
@@ -18,19 +17,18 @@ from sidecar.page_metrics import (
 from sidecar.snapshot import PageSample, Snapshot
 from telemetry import catalog
 from telemetry.catalog import Metric
-from telemetry.layout import API, CORE, EXPORTER, core_index
+from telemetry.layout import API, CORE, EXPORTER
 from telemetry.stages import Phase
 
 Labels = tuple[str, ...]
 Values = Iterable[tuple[Labels, float]]
-_LIVE: Final = ("alive", "unknown")
 
 
 def page_values(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
     """Everything that pages say, histograms apart, one item for each metric."""
     for metric, counters in PAGE_COUNTERS.items():
         yield metric, _counters(snapshot, counters)
-    live = [page for page in snapshot.pages if page.liveness in _LIVE]
+    live = [page for page in snapshot.pages if page.may_live]
     for metric, gauges in PAGE_GAUGES.items():
         yield metric, _sums(live, gauges)
     yield from _times(live, snapshot.wall_ns)
@@ -89,7 +87,8 @@ def _queues(snapshot: Snapshot, live: list[PageSample]) -> Iterator[tuple[Metric
     """Depths are differences of counters that each side writes at its own end of a queue."""
     cores = [page for page in live if page.role == CORE.role]
     yield catalog.QUEUE_DEPTH, _depths(cores, QUEUE_ENDS)
-    yield catalog.INPUT_UNRECEIVED, _input_unreceived(live, cores)
+    yield catalog.INPUT_UNRECEIVED, _one(snapshot.input_unreceived)
+    yield catalog.INPUT_UNRECEIVED_AGE, _one(snapshot.input_unreceived_age)
     yield catalog.OUTPUT_UNRECEIVED, _one(snapshot.output_unreceived)
     yield catalog.OUTPUT_UNRECEIVED_AGE, _one(snapshot.output_unreceived_age)
 
@@ -99,22 +98,6 @@ def _depths(cores: list[PageSample], ends: Labelled) -> Values:
         both = [core.values for core in cores if put in core.values and got in core.values]
         if both:
             yield labels, sum(max(values[put] - values[got], 0) for values in both)
-
-
-def _input_unreceived(live: list[PageSample], cores: list[PageSample]) -> Values:
-    """Over all cores; unknown without exactly one API process, whose counters belong to the newest cores."""
-    apis = [page.values for page in live if page.role == API.role]
-    gaps = [_input_gap(apis[0], core) for core in cores] if len(apis) == 1 else []
-    known = [gap for gap in gaps if gap is not None]
-    return (((), sum(known)),) if known else ()
-
-
-def _input_gap(api: Mapping[str, int], core: PageSample) -> int | None:
-    """Unknown while a core starts: until it is ready, the API's count is still the one of the core before it."""
-    sent, decoded = api.get(f"core_{core_index(core.name)}_input_sent"), core.values.get("input_messages_decoded")
-    if sent is None or decoded is None or core.values.get("phase", Phase.STARTING) == Phase.STARTING:
-        return None
-    return max(sent - decoded - core.values.get("input_messages_rejected", 0), 0)
 
 
 def _states(live: list[PageSample]) -> Iterator[tuple[Metric, Values]]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.backlog import OutputBacklog
+from sidecar.backlog import InputBacklog, OutputBacklog
 from sidecar.bound import BoundPorts
 from sidecar.clock import Clock
 from sidecar.collectors import Collectors, NotVisibleError, Visibility
@@ -83,6 +83,7 @@ class Sampler:
         self._pages = PageTracker(runtime_dir, self._visibility)
         self._own_page = OwnPage(runtime_dir)
         self._backlog = OutputBacklog()
+        self._input_backlog = InputBacklog()
         self._roles = Roles()
         self._rows: Any = None
         self._tracked = Connections(keep_alive=keep_alive)
@@ -159,6 +160,7 @@ class Sampler:
             if self._gaps[-1] > STARVED_SECONDS:
                 self._starved += self._gaps[-1]
                 self._backlog.restart_clock()
+                self._input_backlog.restart_clock()
                 self._tracked.restart_clocks(now)
                 self._outside.restart_clocks()
         self._last_tick = now
@@ -279,10 +281,11 @@ class Sampler:
         return set() if self._rows is None else set(self._rows["port"].tolist())
 
     def _assemble(self) -> Snapshot:
-        pages = self._pages
+        pages, samples, now = self._pages, self._pages.samples(), self._clock.monotonic()
+        self._input_backlog.observe(samples, now)
         return Snapshot(
             wall_ns=self._clock.wall_ns(),
-            monotonic=self._clock.monotonic(),
+            monotonic=now,
             engine=self._spec.name,
             engine_up=self._engine_up(),
             engine_found=self._target.found,
@@ -296,9 +299,11 @@ class Sampler:
             connects=self._connects,
             unix=self._unix.samples,
             netns=self._netns,
-            pages=pages.samples(),
+            pages=samples,
             page_totals=pages.totals(),
             page_histograms=pages.histograms(),
+            input_unreceived=self._input_backlog.messages,
+            input_unreceived_age=self._input_backlog.age,
             output_unreceived=self._backlog.messages,
             output_unreceived_age=self._backlog.age,
             own=self._own,

@@ -210,6 +210,11 @@ class PageSample:
     created_ns: int
     values: dict[str, int]
 
+    @property
+    def may_live(self) -> bool:
+        """Whether its owner lives, or may live out of sight."""
+        return self.liveness in ("alive", "unknown")
+
 
 @dataclass(frozen=True, slots=True)
 class OwnUse:
@@ -256,6 +261,8 @@ class Snapshot:
     """Page role -> slot -> sum over all pages seen (of use for counters only)."""
     page_histograms: dict[str, dict[str, HistogramSample]] = field(default_factory=dict)
     """Page role -> histogram -> durations in seconds, or sizes in bytes, over all pages seen."""
+    input_unreceived: int | None = None
+    input_unreceived_age: float | None = None
     output_unreceived: int | None = None
     output_unreceived_age: float | None = None
     own: OwnUse | None = None

@@ -432,6 +432,10 @@ QUEUE_DEPTH: Final = _gauge(
 INPUT_UNRECEIVED: Final = _gauge(
     "input_unreceived_messages", "Messages that the API process sent and the core has not yet decoded."
 )
+INPUT_UNRECEIVED_AGE: Final = _gauge(
+    "input_unreceived_age_seconds",
+    "How long input messages have been waiting without the core decoding any; 0 when none.",
+)
 MESSAGES: Final = _counter("messages", "Messages through the input and output sockets.", "role", "kind")
 DISCONNECTS: Final = _counter(
     "socket_disconnects",

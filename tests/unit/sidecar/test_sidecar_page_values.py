@@ -82,26 +82,11 @@ def test_ages_are_of_the_oldest_over_all_cores() -> None:
 
 def test_depths_are_differences_for_each_core() -> None:
     found = values(
-        page(API, core_0_input_sent=10, core_1_input_sent=7),
+        page(API),
         page(CORE, input_messages_decoded=8, input_messages_taken=5, output_messages_queued=4, output_messages_sent=4),
         page(CORE, "core-1", input_messages_decoded=7, input_messages_taken=9, output_messages_queued=3),
     )
-    assert found[catalog.INPUT_UNRECEIVED] == {(): 2}
     assert found[catalog.QUEUE_DEPTH] == {("input",): 3, ("output",): 3}, "a race is not a negative depth"
-
-
-def test_what_a_core_refused_is_not_on_its_way() -> None:
-    found = values(page(API, core_0_input_sent=10), page(CORE, input_messages_decoded=8, input_messages_rejected=2))
-    assert found[catalog.INPUT_UNRECEIVED] == {(): 0}
-
-
-def test_a_core_that_starts_owes_nothing_yet() -> None:
-    assert values(page(API, core_0_input_sent=638), page(CORE, phase=Phase.STARTING))[catalog.INPUT_UNRECEIVED] == {}
-
-
-def test_unreceived_input_is_unknown_with_two_api_processes_or_none() -> None:
-    assert values(page(CORE))[catalog.INPUT_UNRECEIVED] == {}
-    assert values(page(API), page(API, "api-1"), page(CORE))[catalog.INPUT_UNRECEIVED] == {}
 
 
 def test_states_are_one_of_all() -> None:

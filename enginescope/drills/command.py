@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,18 +53,16 @@ def drill(wanted: Wanted, console: Console) -> tuple[dict[str, Any], int]:
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
-    with end_on_sigterm(), _stack(wanted, say) as stack:
-        if "prometheus" not in stack.pids:
-            raise DrillError(
-                "nothing can page: the stack runs without Prometheus and Alertmanager; run `make install`, or install "
-                "Debian's packages prometheus and prometheus-alertmanager"
-            )
-        told: dict[str, Any] = {}
-        status = 0
+    told: dict[str, Any] = {}
+    status = 0
+    with end_on_sigterm():
         if failures:
-            told, status = _drill(failures, stack, console, say, save=wanted.save)
+            with _stack(wanted, say) as stack:
+                told, status = _drill(failures, stack, console, say, save=wanted.save)
         if chosen_decoys is not None:
-            decoys, failed = _decoys(chosen_decoys, stack, console, say)
+            # With --up on another stack: what drills restarted is still in the windows of the rules.
+            with _stack(wanted, say) as stack:
+                decoys, failed = _decoys(chosen_decoys, stack, console, say)
             told, status = {**told, **decoys}, max(status, failed)
     return told, status
 
@@ -84,12 +82,13 @@ def _sort_out(wanted: Wanted) -> tuple[list[str], list[str] | None]:
 
 @contextmanager
 def _stack(wanted: Wanted, say: Report) -> Iterator[Stack]:
-    if wanted.own_stack:
-        with own_stack(wanted.time_scale, say) as stack:
-            enter(stack)
-            yield stack
-    else:
-        stack = Stack.load(runtime_directory())
+    own = own_stack(wanted.time_scale, say) if wanted.own_stack else nullcontext(Stack.load(runtime_directory()))
+    with own as stack:
+        if "prometheus" not in stack.pids:
+            raise DrillError(
+                "nothing can page: the stack runs without Prometheus and Alertmanager; run `make install`, or install "
+                "Debian's packages prometheus and prometheus-alertmanager"
+            )
         enter(stack)
         yield stack
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from instrumented_engine.core.blocks import BlockPool, Sequence
+from instrumented_engine.core.blocks import BlockPool
 from instrumented_engine.core.runner import ForwardTimer, ModelRunner
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.cache import KVCache
@@ -16,10 +16,10 @@ from instrumented_engine.model.source import ModelSource
 from telemetry.layout import CORE
 from telemetry.scoreboard import Reader, Writer
 from tests.conftest import eventually
+from tests.greedy import generate
 from tests.integration.conftest import Engine, running_engine
 from tests.integration.test_engine_api import complete
 from tests.integration.watcher import Watcher
-from tests.unit.engine.test_scheduler import new_sequence
 
 BLOCK, BLOCKS, NEW_TOKENS = 16, 200, 24
 PROMPTS = [[number, *range(length)] for number, length in enumerate((1, 5, 16, 40, 100, 250))]
@@ -40,25 +40,7 @@ class Bench:
 
     def answers(self) -> list[list[int]]:
         """What is generated greedily for each prompt, all of them in one batch."""
-        sequences = [new_sequence(number, prompt, NEW_TOKENS) for number, prompt in enumerate(PROMPTS)]
-        for sequence in sequences:
-            self.scheduler.add(sequence)
-        while self.scheduler.has_work:
-            self._step()
-        return [sequence.tokens[sequence.prompt_length :] for sequence in sequences]
-
-    def _step(self) -> None:
-        chunks = self.scheduler.schedule()
-        sampled = self.runner.run(chunks)
-        for chunk in chunks:
-            chunk.sequence.computed += chunk.length
-        for chunk, token in zip(sampled.chunks, sampled.tokens, strict=True):
-            self._append(chunk.sequence, token)
-
-    def _append(self, sequence: Sequence, token: int) -> None:
-        sequence.tokens.append(token)
-        if sequence.generated >= NEW_TOKENS:
-            self.scheduler.finish(sequence)
+        return generate(self.runner, self.scheduler, PROMPTS, NEW_TOKENS)
 
     def forwards(self) -> tuple[int, int]:
         """Timed forward passes and the nanoseconds of all of them."""

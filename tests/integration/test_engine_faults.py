@@ -170,6 +170,12 @@ def test_sigterm_ends_every_process_and_removes_the_sockets(runtime_dir: Path) -
         (["--bind-address", "203.0.113.9"], "--bind-address 203.0.113.9: cannot be bound here"),
         (["--bind-address", "127.0.0.1", "--interface", "lo"], "give one of them"),
         (["--data-parallel-size", "9"], "--data-parallel-size must be between 1 and 8"),
+        (["--cpu-bind", "all"], "--cpu-bind takes CPUs such as"),
+        (["--cpu-bind", "99999"], "CPU 99999 is not among those this process may use"),
+        (["--cpu-bind", "numa:77"], "there is no such node"),
+        (["--tls-cert", "/nowhere.pem"], "--tls-cert and --tls-key go together"),
+        (["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"], "cannot be used"),
+        (["--request-timeout", "-1"], "--request-timeout must be between 0 and"),
     ],
 )
 def test_bad_flags_are_one_sentence_and_status_2(runtime_dir: Path, flags: list[str], sentence: str) -> None:

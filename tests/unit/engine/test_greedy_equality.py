@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from instrumented_engine.core.blocks import BlockPool, Sequence
+from instrumented_engine.core.blocks import BlockPool
 from instrumented_engine.core.runner import ForwardTimer, ModelRunner
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.cache import KVCache
@@ -18,7 +18,7 @@ from instrumented_engine.model.loaders import load_model
 from instrumented_engine.model.source import ModelSource
 from telemetry.layout import CORE
 from telemetry.scoreboard import Writer
-from tests.unit.engine.test_scheduler import new_sequence
+from tests.greedy import generate
 from tests.unit.model.hf_checkpoint import EOS, VOCAB, save_checkpoint
 
 CPU = torch.device("cpu")
@@ -83,25 +83,7 @@ class Engine:
 
     def answer(self, prompts: Seq[list[int]]) -> list[list[int]]:
         """What is generated for each prompt, all of them submitted at once."""
-        sequences = [new_sequence(number, prompt, NEW_TOKENS) for number, prompt in enumerate(prompts)]
-        for sequence in sequences:
-            self.scheduler.add(sequence)
-        while self.scheduler.has_work:
-            self._step()
-        return [sequence.tokens[sequence.prompt_length :] for sequence in sequences]
-
-    def _step(self) -> None:
-        chunks = self.scheduler.schedule()
-        sampled = self.runner.run(chunks)
-        for chunk in chunks:
-            chunk.sequence.computed += chunk.length
-        for chunk, token in zip(sampled.chunks, sampled.tokens, strict=True):
-            self._append(chunk.sequence, token)
-
-    def _append(self, sequence: Sequence, token: int) -> None:
-        sequence.tokens.append(token)
-        if token in (EOS, EOS + 2) or sequence.generated >= NEW_TOKENS:
-            self.scheduler.finish(sequence)
+        return generate(self.runner, self.scheduler, prompts, NEW_TOKENS, (EOS, EOS + 2))
 
 
 def test_the_reference_is_worth_comparing_with(reference: Reference) -> None:

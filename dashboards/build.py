@@ -8,6 +8,7 @@ python -m dashboards.build --output DIR  # to provision them from there
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 
 from dashboards import grafana
 from dashboards.internals import internals
+from dashboards.lint import lint
 from dashboards.model import Dashboard
 from dashboards.overview import overview
 from dashboards.promql import DashboardError
@@ -75,9 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         if options.check:
-            from dashboards.lint import lint  # noqa: PLC0415
-
-            return _report([*stale(options.output), *lint()])
+            return _report([*stale(options.output), *lint([json.loads(text) for text in texts().values()])])
         write(options.output)
     except DashboardError as error:
         return _report([str(error)])

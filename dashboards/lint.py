@@ -5,7 +5,6 @@ It reads the JSON and not the builders, so that it also judges what was exported
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import tempfile
@@ -36,12 +35,8 @@ _PANEL_LINK: Final = re.compile(r"/d/([\w-]+)\?viewPanel=(\d+)")
 _OUTSIDE_RATE: Final = re.compile(r"(?<!rate\()(?<!increase\()\b(enginescope_\w+_total|enginescope_\w+_bucket)\b")
 
 
-def lint(found: Sequence[Json] | None = None) -> list[str]:
-    """Every fault, as a sentence each; of the dashboards as built when none are given."""
-    if found is None:
-        from dashboards.build import texts  # noqa: PLC0415 - which imports this for --check
-
-        found = [json.loads(text) for text in texts().values()]
+def lint(found: Sequence[Json]) -> list[str]:
+    """Every fault of these dashboards, as a sentence each."""
     problems = [problem for dashboard in found for problem in _dashboard(dashboard)]
     return [*problems, *_together(found), *parse_problems(found)]
 

@@ -16,7 +16,8 @@ from alerts.catalogue import folders
 from alerts.inhibition import holds_back
 from enginescope.drill import DrillError, Report
 from enginescope.drills.needs import lacking
-from enginescope.drills.run import DrillResult, Run, extra_seconds, is_whole_stack, load, may_also_page
+from enginescope.drills.result import DrillResult
+from enginescope.drills.run import Run, extra_seconds, is_whole_stack, load, may_also_page
 from enginescope.stack import Stack
 
 UNASKED_SECONDS: Final = 180.0

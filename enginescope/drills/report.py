@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from enginescope.drills.decoys import DecoyResult
-from enginescope.drills.run import DrillResult
+from enginescope.drills.result import DrillResult
 
 
 def summary(results: Sequence[DrillResult], seconds: float) -> dict[str, Any]:

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from math import inf
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Final, cast
 
 from alerts.catalogue import Alert, alerts
 from enginescope.drill import Drill, DrillError, Report, deadman, new_pages, until
+from enginescope.drills.result import DrillResult
 from enginescope.pages import Page, format_page
 from enginescope.probe import ProbeError
 from enginescope.stack import Stack
@@ -25,46 +24,6 @@ PAGE_SECONDS: Final = 120.0
 """Added to the dead-man's timeout, which decides when Watchdog pages."""
 RESOLVED_SECONDS: Final = 300.0
 """Longer than any window plus ``keep_firing_for`` in the rules, those of drills with ``MINUTES`` apart."""
-
-
-class DrillResult(msgspec.Struct):
-    """What came of a drill; seconds are None for what did not come."""
-
-    name: str
-    paged: bool = False
-    seconds_to_evidence: float | None = None
-    seconds_to_page: float | None = None
-    seconds_to_resolved: float | None = None
-    wrong_pages: list[str] = []
-    """Alerts that had no business to page meanwhile."""
-    reason: str | None = None
-    """Why the drill failed, in a sentence."""
-    skipped: str | None = None
-    """What was lacking; then nothing else is told."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether it ended as it must; a drill that was skipped did not fail."""
-        return self.reason is None
-
-    @property
-    def seconds_from_evidence_to_page(self) -> float | None:
-        """What the alerting adds to the seeing."""
-        if self.seconds_to_page is None or self.seconds_to_evidence is None:
-            return None
-        return round(self.seconds_to_page - self.seconds_to_evidence, 3)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        if self.skipped is not None:
-            return {"name": self.name, "skipped": self.skipped}
-        told = msgspec.structs.asdict(self)
-        del told["skipped"]
-        return {**told, "seconds_from_evidence_to_page": self.seconds_from_evidence_to_page}
-
-    def fail(self, reason: str) -> None:
-        """Note one more reason."""
-        self.reason = reason if self.reason is None else f"{self.reason}; {reason}"
 
 
 def load(name: str) -> Drill:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from alerts.table import DRILLS, Drilled, last_drills
-from enginescope.drills.run import DrillResult
+from enginescope.drills.result import DrillResult
 
 
 def save(results: Sequence[DrillResult], time_scale: float, path: Path = DRILLS) -> Path:

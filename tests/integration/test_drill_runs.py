@@ -25,6 +25,7 @@ from alerts.inhibition import holds_back
 from enginescope.drill import DrillError
 from enginescope.drills import batch, command, needs, report, run
 from enginescope.drills.own_stack import own_stack
+from enginescope.drills.result import DrillResult
 from enginescope.page_receiver import PageReceiver, PageReceiverSettings
 from enginescope.stack import Stack
 
@@ -91,7 +92,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield made
 
 
-def _results(world: World, *names: str) -> dict[str, run.DrillResult]:
+def _results(world: World, *names: str) -> dict[str, DrillResult]:
     return {result.name: result for result in batch.run_drills(names, world.stack, lambda _: None)}
 
 
@@ -202,9 +203,9 @@ def test_inhibition_is_read_from_the_configuration() -> None:
 
 def test_the_table_has_a_row_for_each_and_json_is_plain(world: World) -> None:
     results = [
-        run.DrillResult("a", True, 1.0, 2.5, 10.0),
-        run.DrillResult("b", reason="no B page came"),
-        run.DrillResult("c", skipped="needs a GPU"),
+        DrillResult("a", True, 1.0, 2.5, 10.0),
+        DrillResult("b", reason="no B page came"),
+        DrillResult("c", skipped="needs a GPU"),
     ]
     counts = report.summary(results, 61.0)
     assert counts["median_seconds_from_evidence_to_page"] == 1.5

@@ -10,7 +10,7 @@ import pytest
 from alerts import table
 from alerts.catalogue import ROOT, Alert, AlertError, alerts
 from enginescope.drills import saved
-from enginescope.drills.run import DrillResult
+from enginescope.drills.result import DrillResult
 
 DRILLED: table.Drilled = {
     "date": "2026-01-02",

@@ -94,7 +94,9 @@ def drill(
     names: Annotated[list[str] | None, typer.Argument(help="Failures to break on purpose, decoys, or `all`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
     decoys: Annotated[bool, typer.Option("--decoys", help="Also what is healthy or odd, which must not page.")] = False,
-    own_stack: Annotated[bool, typer.Option("--up", help="Start a stack for it, and stop that again.")] = False,
+    own_stack: Annotated[
+        bool, typer.Option("--up", help="Start a stack for the drills and one for the decoys; stop them again.")
+    ] = False,
     time_scale: Annotated[
         float, typer.Option(min=0.01, max=1, help="With --up: factor on the alert rules' windows and waits.")
     ] = 0.05,
@@ -145,7 +147,7 @@ def load(
     seconds: Annotated[float, typer.Option(min=0, help="How long; 0: until SIGTERM.")] = 30,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to ask for.")] = 32,
 ) -> None:
-    """Send requests of every kind at a steady rate; print one JSON object for each."""
+    """Send requests of every kind at a rate; print one JSON object for each."""
     from enginescope.load import Generator
 
     generator = Generator(url, rate, seconds, max_tokens)

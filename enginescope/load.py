@@ -1,4 +1,4 @@
-"""A little traffic: completions of every kind at a steady rate, each under a trace id of its own."""
+"""A little traffic: completions of every kind at a rate, each under a trace id of its own."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""Messages on their way between the processes: libzmq holds them where no kernel counter sees them."""
+"""Outputs on their way from the core to the API process: libzmq holds them where no kernel counter sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from sidecar.pages import PageTracker
-from sidecar.snapshot import PageSample
-from telemetry.layout import API, CORE, core_index
-from telemetry.stages import Phase
 
 _ANOTHER_ZERO: Final = 5.0
 """Seconds in which more was received than sent and nothing moved. A core counts a message after it has sent it, and a
@@ -71,43 +67,3 @@ class OutputBacklog:
     def clear(self) -> None:
         """One of the two processes has no page."""
         self.messages = self.age = self._waiting_since = None
-
-
-class InputBacklog:
-    """Input messages that the API process sent and a core has not decoded, and for how long that core decoded none.
-
-    Both are unknown without exactly one API process, whose counters belong to the newest cores.
-    """
-
-    def __init__(self) -> None:
-        self._decoded: dict[tuple[str, int], tuple[int, float]] = {}
-        """Core -> its last count, and since when it has been that while something was on its way."""
-        self.messages: int | None = None
-        self.age: float | None = None
-
-    def observe(self, pages: Sequence[PageSample], now: float) -> None:
-        """Take in all pages, as they are at this moment (monotonic seconds)."""
-        live = [page for page in pages if page.may_live]
-        apis = [page for page in live if page.role == API.role]
-        cores = [page for page in live if page.role == CORE.role] if len(apis) == 1 else []
-        gaps = [(core, gap) for core in cores if (gap := _input_gap(apis[0], core)) is not None]
-        before, self._decoded = self._decoded, {}
-        for core, gap in gaps:
-            key, decoded = (core.name, core.created_ns), core.values["input_messages_decoded"]
-            last, since = before.get(key, (decoded, now))
-            self._decoded[key] = decoded, since if gap and decoded == last else now
-        self.messages = sum(gap for _, gap in gaps) if gaps else None
-        self.age = max((now - since for _, since in self._decoded.values()), default=None)
-
-    def restart_clock(self) -> None:
-        """Count the age anew: the sidecar itself did not run for a while."""
-        self._decoded = {}
-
-
-def _input_gap(api: PageSample, core: PageSample) -> int | None:
-    """Unknown while a core starts: until it is ready, the API's count is still the one of the core before it."""
-    sent = api.values.get(f"core_{core_index(core.name)}_input_sent")
-    decoded = core.values.get("input_messages_decoded")
-    if sent is None or decoded is None or core.values.get("phase", Phase.STARTING) == Phase.STARTING:
-        return None
-    return max(sent - decoded - core.values.get("input_messages_rejected", 0), 0)

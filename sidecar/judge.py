@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.input_backlog import input_gap
 from sidecar.outside import OutsideFacts
 from telemetry.layout import core_index
 from telemetry.stages import Phase
@@ -209,17 +210,9 @@ def api_waits(seen: Observation) -> Iterator[Suspicion]:
 
 
 def _input_gap(seen: Observation, core: ProcessFacts) -> int:
-    """Messages handed to this core and not decoded; 0 when it cannot be told.
-
-    Until a core that starts is ready, the API's count is still the one of the core before it. What an API process that
-    is stopped has handed over may not have left it.
-    """
-    if core.values.get("phase", Phase.STARTING) == Phase.STARTING:
-        return 0
+    """0 when it cannot be told: what an API process that is stopped has handed over may not have left it."""
     api = _only(seen.of_role("api"))
-    sent = api.values.get(f"core_{core_index(core.name)}_input_sent") if api and not api.frozen else None
-    decoded = core.values.get("input_messages_decoded")
-    return 0 if sent is None or decoded is None else sent - decoded
+    return (input_gap(api.values, core.name, core.values) or 0) if api and not api.frozen else 0
 
 
 def _only(processes: Iterator[ProcessFacts]) -> ProcessFacts | None:

@@ -81,7 +81,9 @@ class PortWatch:
 
     def __init__(self) -> None:
         self._acts = self._outputs = 0
-        self._depth = self._held = self._time_wait = 0
+        self._depth = 0
+        self._held: int | None = None
+        self._time_wait: int | None = None
         self._told: TcpDetail | None = None
         self._output_at: float | None = None
         self._pause, self._silence = _Pause(), _Pause()
@@ -106,7 +108,7 @@ class PortWatch:
             return
         held = sum(sample.states.get(state, 0) for state in _HELD_STATES) - sample.unaccepted
         answered = self._sent_something(sample, now)
-        accepted = held > self._held
+        accepted = self._held is not None and held > self._held
         self._held = held
         self._outputs += answered
         self._acts += answered or accepted
@@ -115,8 +117,8 @@ class PortWatch:
 
     def _sent_something(self, sample: ConnectionSample, now: float) -> bool:
         """Whether a connection has sent since the last time, or the process has closed one first (TIME_WAIT)."""
-        closed = sample.states.get("time_wait", 0)
-        finished, self._time_wait = closed > self._time_wait, closed
+        closed, before_it = sample.states.get("time_wait", 0), self._time_wait
+        finished, self._time_wait = before_it is not None and closed > before_it, closed
         detail = self._detail
         if detail is None or detail is self._told or detail.silent is None:
             return finished

@@ -85,6 +85,7 @@ def _evidence(port: PortFacts, confidence: float) -> dict[str, float]:
     return {
         "outside_only": 1.0,
         "confidence": confidence,
+        "waiting": port.unaccepted + max(port.unread, port.unanswered),  # a request may be both
         "unaccepted": port.unaccepted,
         "unread": port.unread,
         "unanswered": port.unanswered,
@@ -92,4 +93,5 @@ def _evidence(port: PortFacts, confidence: float) -> dict[str, float]:
     }
 
 
-OUTSIDE_RULES: Final[tuple[Rule, ...]] = (process_frozen, requests_unread, requests_unanswered, probe_unanswered)
+OUTSIDE_RULES: Final[tuple[Rule, ...]] = (process_frozen, requests_unread, probe_unanswered, requests_unanswered)
+"""The surest first: of those that name the same fault it is the first whose evidence is told."""

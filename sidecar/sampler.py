@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.backlog import InputBacklog, OutputBacklog
+from sidecar.backlog import OutputBacklog
 from sidecar.bound import BoundPorts
 from sidecar.clock import Clock
 from sidecar.collectors import Collectors, NotVisibleError, Visibility
@@ -21,6 +21,7 @@ from sidecar.connections import Connections
 from sidecar.connects import Connects
 from sidecar.details import Details, ReadInterfaces
 from sidecar.facts import Facts
+from sidecar.input_backlog import InputBacklog
 from sidecar.kernel.inet_diag import read_listeners
 from sidecar.kernel.interfaces import read_interfaces
 from sidecar.kernel.netlink import DiagSocket

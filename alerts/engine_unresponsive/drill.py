@@ -51,7 +51,7 @@ def inject(stack: Stack) -> Iterator[int]:
             signal_group(stack, "engine", signal.SIGTERM)
             wait_until(lambda: not _listens(port), "the engine did not end")
             clients.enter_context(_server(port))
-            wait_until(lambda: is_ready(port, "/") and _is_known(stack), "the sidecar did not see the other server")
+            _wait_until_seen(stack)
             stamp = time.time_ns()
             clients.enter_context(socket.create_connection(("127.0.0.1", port)))
             for _ in range(_CLIENTS):
@@ -75,10 +75,20 @@ def _server(port: int) -> Iterator[None]:
         process.wait()
 
 
-def _is_known(stack: Stack) -> bool:
-    """Whether the judge looks at it, and the sidecar has seen it answer and close a connection."""
-    closed = number(stack, "connections", port=str(stack.ports["engine"]), state="time_wait") or 0
-    return closed > 0 and number(stack, "fault", fault="engine_unresponsive") is not None
+def _wait_until_seen(stack: Stack) -> None:
+    """Ask it for something until the judge looks at it and has seen it close connections.
+
+    Twice, because what was closed when it began to look counts for nothing.
+    """
+
+    def closed() -> float:
+        is_ready(stack.ports["engine"], "/")
+        return number(stack, "connections", port=str(stack.ports["engine"]), state="time_wait") or 0
+
+    wait_until(lambda: number(stack, "fault", fault="engine_unresponsive") is not None, "the judge did not look at it")
+    for _ in range(2):
+        before = closed()
+        wait_until(lambda before=before: closed() > before, "the sidecar did not see the server answer")  # type: ignore[misc]
 
 
 def _listens(port: int) -> bool:

@@ -26,8 +26,8 @@ PROOF_SECONDS: Final = 60.0
 LATE_SECONDS: Final = 3.0
 """A page that is on its way still counts: one scrape, one evaluation, one notification."""
 _TIMES: Final = 2
-_SHORTEST_SECONDS: Final = 5.0
-"""What scaled rules keep of a window, four seconds, and of a ``for``, one."""
+_SHORTEST_SECONDS: Final = 7.0
+"""What scaled rules keep of a window, four seconds, and of a ``for``, three."""
 
 
 class Decoy(Protocol):

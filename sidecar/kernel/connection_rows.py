@@ -103,8 +103,8 @@ class ConnectionRows:
         rtt_max: the longest of them, same shape.
         silent: ms since the last of a group's connections has sent something, shape (groups,); ``NEVER_SENT`` where
             none of those that are there has.
-        overdue: established connections that a process holds, that have sent something and that brought and sent
-            nothing for ``idle_ms`` since, shape (groups,).
+        overdue: established connections that a process holds, that have sent something, have nothing left to send and
+            brought and sent nothing for ``idle_ms`` since, shape (groups,).
     """
 
     def __init__(self, ports: Sequence[int], peer_ports: Sequence[int] = (), idle_ms: int = NEVER_SENT) -> None:
@@ -204,6 +204,7 @@ class ConnectionRows:
             last_received = run.column("u4", start + 52)[sent]
             late = (np.minimum(last_sent, last_received) > self._idle_ms) & (state[sent] == TcpState.ESTABLISHED)
             late &= run.column("u4", 84)[sent] != 0
+            late &= run.column("u4", 76)[sent] == 0  # else it is the client that does not read
             self._overdue += np.bincount(group[sent][late], minlength=len(self._overdue))
 
     def _count(self, run: Run, group: Column, state: Column) -> Column:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +252,22 @@ def test_a_stack_that_cannot_page_is_told_at_once(world: World, monkeypatch: pyt
     monkeypatch.setenv("ENGINESCOPE_RUNTIME_DIR", world.stack.runtime_dir)
     with pytest.raises(DrillError, match="nothing can page: the stack runs without Prometheus and Alertmanager"):
         command.drill(command.Wanted(["engine_down"]), Console())
+
+
+def test_drills_are_told_although_the_stack_for_decoys_does_not_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacks = [msgspec.structs.replace(world.stack, pids={"prometheus": 1})]
+
+    def start(*_: object) -> AbstractContextManager[Stack]:
+        if not stacks:
+            raise DrillError("it did not start")
+        return nullcontext(stacks.pop())
+
+    monkeypatch.setattr(command, "own_stack", start)
+    monkeypatch.setattr(command, "_drill", lambda *_, **__: ({"drills": ["told"]}, 0))
+    told, status = command.drill(command.Wanted(["engine_down"], decoys=True, own_stack=True), Console())
+    assert (told, status) == ({"drills": ["told"], "decoys": [], "reason": "it did not start"}, 1)
 
 
 def test_a_stack_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

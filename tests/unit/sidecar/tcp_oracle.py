@@ -214,7 +214,7 @@ def _is_unanswered(one: TcpSocket, known: Mapping[str, int]) -> bool:
 
 
 def _is_overdue(one: TcpSocket, known: Mapping[str, int], idle_ms: int) -> bool:
-    if idle_ms == NEVER_SENT or not known.get("bytes_sent"):
+    if idle_ms == NEVER_SENT or one.base.send or not known.get("bytes_sent"):
         return False
     return known["last_data_sent"] > idle_ms and known["last_data_recv"] > idle_ms
 

@@ -105,6 +105,20 @@ def test_evidence_says_that_it_is_from_outside() -> None:
     assert (judgement.evidence["unaccepted"], judgement.evidence["unread"]) == (1, 2)
 
 
+def test_the_surest_evidence_is_told_however_long_it_lasts() -> None:
+    judge = Judge(OUTSIDE_RULES)
+    for tick in range(1000):
+        found = judge.observe(Observation(tick / 10, (), replace(at_port(unanswered=2), probe_failures=2)))
+    assert [judgement.evidence["confidence"] for judgement in found] == [0.6]
+
+
+def test_a_client_that_is_neither_read_nor_answered_waits_once() -> None:
+    judge = Judge(OUTSIDE_RULES)
+    for tick in range(100):
+        found = judge.observe(Observation(tick / 10, (), at_port(unaccepted=2, unread=3, unanswered=4)))
+    assert [judgement.evidence["waiting"] for judgement in found] == [6]
+
+
 ports = st.builds(
     PortFacts,
     unaccepted=st.integers(0, 3),
@@ -183,9 +197,10 @@ def facts(port: PortWatch) -> PortFacts:
 
 
 def test_what_was_sent_before_the_watch_began_is_no_act() -> None:
-    port = PortWatch()
-    port.note_scan(scan(5.0, established=0), 1.0, 1.0, 100.0)
-    assert (facts(port).acts, facts(port).outputs) == (0, 0)
+    for before in (scan(5.0, established=0), scan(5.0, established=4, time_wait=7)):
+        port = PortWatch()
+        port.note_scan(before, 1.0, 1.0, 100.0)
+        assert (facts(port).acts, facts(port).outputs) == (0, 0)
 
 
 def test_outputs_are_moments_that_move() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.backlog import InputBacklog
+from sidecar.input_backlog import InputBacklog
 from sidecar.snapshot import PageSample
 from telemetry.layout import API, CORE, Layout
 from telemetry.stages import Phase
@@ -30,9 +30,9 @@ def test_differences_are_summed_over_the_cores() -> None:
     assert seen(api, *cores) == (2, 0.0)
 
 
-def test_what_a_core_refused_is_not_on_its_way() -> None:
-    core = page(CORE, input_messages_decoded=8, input_messages_rejected=2)
-    assert seen(page(API, core_0_input_sent=10), core) == (0, 0.0)
+def test_what_others_sent_and_the_core_refused_hides_nothing() -> None:
+    core = page(CORE, input_messages_decoded=8, input_messages_rejected=3)
+    assert seen(page(API, core_0_input_sent=10), core) == (2, 0.0)
 
 
 def test_a_core_that_starts_owes_nothing_yet() -> None:
